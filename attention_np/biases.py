@@ -1,4 +1,4 @@
-r"""What is added to the scores by position: ALiBi, T5's table, Shaw's embeddings, forgetting gates.
+r"""What is added to the scores by position: ALiBi, tables and embeddings by index or distance, forgetting gates.
 
 Each is a bias that is made of one small array, whole or block by block, and never there as a whole in
 :mod:`attention_np.blockwise`. It is given to an attention as ``bias=``; the gradient of that array is then the gradient
@@ -18,33 +18,54 @@ The derivation is ``derivations/biases.md`` of the package. For a bias of your o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arguments import as_flag, as_integer, as_learned, check_broadcasts_to
-from attention_np._lib.arrays import Array, added, sum_to
-from attention_np._lib.dual import moving, value_of, velocity_of, velocity_or_zero
-from attention_np._lib.products import backward_product
+from attention_np._lib.arguments import as_array, as_flag, as_integer, as_learned, check_broadcasts_to
+from attention_np._lib.arrays import Array, added, is_row_scale, sum_to, transposed
+from attention_np._lib.dual import Dual, dual, multilinear, value_of, velocity_of, velocity_or_zero
+from attention_np._lib.products import backward_product, backward_times
+from attention_np._lib.text import shortened
+from attention_np._lib.wide import is_wide
 from attention_np.rules import pick
 
-__all__ = ["Bias", "alibi", "alibi_slopes", "check", "forgetting", "shaw", "t5"]
+__all__ = ["Bias", "alibi", "alibi_slopes", "check", "forgetting", "products", "shaw", "t5", "table"]
 
 Own = TypeVar("Own", bound="Bias")
 WIDER = {"f": np.longdouble, "c": np.clongdouble}
+PAIRS = 2**12  # that are added up one after the other, at most: the rounding of a sum grows with the root of its terms
+
+
+class Operands(NamedTuple):
+    """A block of scores: which it is, and what its products are of."""
+
+    rows: slice
+    columns: slice
+    query: Array  # (..., b, d_k), scaled
+    key: Array  # (..., c, d_k)
+    scale: Any  # a number, or (..., b, 1)
+
+
+class OfBlock(NamedTuple):
+    """What a block contributes to the gradients of what its bias is made of; None of what it does not read."""
+
+    array: Any  # that of the bias; a list for a list
+    query: Array | None = None  # (..., b, d_k), of the scaled queries
+    key: Array | None = None  # (..., c, d_k)
+    scale: Array | None = None  # (..., b, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Bias:
-    """A bias that is made of one array. A subclass defines `check`, `at`, `within`, `block` and `backward`.
+    """A bias that is linear in one array. A subclass defines `check`, `at`, `within`, `block` and `backward`.
 
-    It stands for that array where an array is expected: it has its `shape` and its `dtype`.
+    It stands for that array where an array is expected: it has its `shape` and its `dtype`. One that reads more than
+    the queries, or is linear in them, too, defines `term`, `gradients` and `with_tangent` in their place.
     """
 
     array: Array  # that it is linear in
-
-    reads_query = False  # whether it is linear in the queries, too, and defines `query_backward`
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,109 +105,111 @@ class Bias:
         """What a block contributes to the gradient of the array."""
         raise NotImplementedError
 
-    def query_backward(self, d_scores: Array, rows: slice, columns: slice) -> Array:
-        """What a block contributes to the gradient of the scaled queries, (..., b, d_k)."""
-        raise NotImplementedError
+    def term(self, operands: Operands) -> Array:
+        """What is added to a block of scores, (..., b, c)."""
+        return self.block(*operands[:3])
 
-    def gradients(
-        self, d_scores: Array, rows: slice, columns: slice, query: Array, scale: Any
-    ) -> tuple[Array, Array | None]:
-        """What a block contributes to the gradients of the array and, if it reads them, of the queries."""
-        d_array = self.backward(d_scores, rows, columns, query * scale if self.reads_query else query)
-        return d_array, self.query_backward(d_scores, rows, columns) * scale if self.reads_query else None
+    def gradients(self, d_scores: Array, operands: Operands) -> OfBlock:
+        """What a block contributes to the gradients, from that of its scores, (..., b, c)."""
+        return OfBlock(self.backward(d_scores, *operands[:3]))
 
-    def moving(self, d_array: Array) -> Bias:
-        """The same, whose array moves with this velocity, for queries and gradients of scores that move."""
-        return _Moving(self.array, self, d_array)
-
-    def pushed(self, d_array: Any, rows: slice, columns: slice, query: Array, d_query: Any, scale: Any) -> Array | None:
-        """How a block moves along tangents of the array and of the queries, of which None is zero."""
-        moved = None
-        if d_array is not None:
-            moved = self.with_array(np.asarray(d_array)).block(rows, columns, query * scale)  # (biases.4)
-        if self.reads_query and d_query is not None:
-            moved = added(moved, self.block(rows, columns, np.asarray(d_query) * scale))  # (biases.17)
-        return moved
-
-    def pushed_gradients(
-        self,
-        rows: slice,
-        columns: slice,
-        d_scores: Array,
-        moved_d_scores: Array,
-        query: Array,
-        along_query: Any,
-        along_array: Any,
-        scale: Any,
-    ) -> tuple[Array, Array | None]:
-        """How :meth:`gradients` moves with `d_scores`, and with the queries and the array along tangents."""
-        d_array, d_query = self.gradients(moved_d_scores, rows, columns, query, scale)  # (biases.26)
-        if self.reads_query:  # each of the two is a factor in the gradient of the other
-            d_array = d_array + self.backward(d_scores, rows, columns, np.asarray(along_query) * scale)  # (biases.27)
-            along = self.with_array(np.asarray(along_array))
-            d_query = added(d_query, along.query_backward(d_scores, rows, columns) * scale)  # (biases.28)
-        return d_array, d_query
+    def with_tangent(self, d_array: Array) -> Bias:
+        """The same, whose blocks and gradients are dual numbers, as the array and what else is given may be."""
+        return _OfDuals(self.array, self, d_array)
 
 
 @dataclass(frozen=True, eq=False)
-class _Moving(Bias):
-    """A bias whose blocks and gradients are dual numbers."""
+class _OfDuals(Bias):
+    """A bias that is linear in its array alone, beside a tangent of that."""
 
     of: Bias
     d_array: Array
 
-    def block(self, rows: slice, columns: slice, query: Array) -> Array:
-        value, d_query = value_of(query), velocity_of(query)
-        moved = self.of.pushed(self.d_array, rows, columns, value, d_query, 1)
-        return moving(self.of.block(rows, columns, value), moved)
+    def term(self, operands: Operands) -> Array:
+        values = Operands(*map(value_of, operands))
+        return dual(self.of.term(values), self.of.with_array(self.d_array).term(values))  # (biases.4)
 
-    def gradients(
-        self, d_scores: Array, rows: slice, columns: slice, query: Array, scale: Any
-    ) -> tuple[Array, Array | None]:
-        value, d_value = np.asarray(value_of(d_scores)), np.asarray(velocity_or_zero(d_scores))
-        along = value_of(query), velocity_or_zero(query), self.d_array, scale
-        found = self.of.gradients(value, rows, columns, along[0], scale)
-        moved = self.of.pushed_gradients(rows, columns, value, d_value, *along)
-        return moving(found[0], moved[0]), None if found[1] is None else moving(found[1], moved[1])
+    def gradients(self, d_scores: Array, operands: Operands) -> OfBlock:
+        values = Operands(*map(value_of, operands))
+        of_value, of_tangent = (self.of.gradients(part(d_scores), values) for part in (value_of, velocity_or_zero))
+        return OfBlock(dual(of_value.array, of_tangent.array))  # (biases.26)
 
 
-def check(bias: Array | Bias | None, shape: tuple[int, ...], d_k: int) -> None:
-    """Refuse a bias, array or object, that does not fit scores of this `shape`."""
+def terms_of(bias: Any) -> list[Any]:
+    """The biases in a list; of one alone, that; of None, none."""
+    return bias if isinstance(bias, list) else [] if bias is None else [bias]
+
+
+def check(bias: Any, shape: tuple[int, ...], d_k: int) -> None:
+    """Refuse a bias, array or object or a list of them, that does not fit scores of this `shape`."""
+    for k, one in enumerate(terms_of(bias)):
+        if isinstance(one, Bias):
+            one.check(shape, d_k)
+        else:
+            check_broadcasts_to(f"bias[{k}]" if isinstance(bias, list) else "bias", one, shape)
+
+
+def term(bias: Any, operands: Operands) -> Array | None:
+    """What a bias, or a list of them, adds to a block of scores; broadcasts to (..., b, c)."""
+    operands = _narrow(operands)
+    return added(*(x.term(operands) if isinstance(x, Bias) else x for x in terms_of(bias)))  # (biases.29)
+
+
+def gradients(bias: Any, d_scores: Array, operands: Operands) -> OfBlock:
+    """What a block contributes to the gradients of a bias, or of each in a list, and of what these read."""
+    if isinstance(bias, list):
+        of_each = [gradients(one, d_scores, operands) for one in bias]  # (biases.30)
+        arrays, *of_operands = zip(*of_each, strict=True) if of_each else ((), (), (), ())
+        return OfBlock([x.copy() if x is d_scores else x for x in arrays], *(added(*x) for x in of_operands))
     if isinstance(bias, Bias):
-        bias.check(shape, d_k)
-    elif bias is not None:
-        check_broadcasts_to("bias", bias, shape)
+        return bias.gradients(_narrowed(d_scores), _narrow(operands))
+    return OfBlock(d_scores)
+
+
+def with_tangent(bias: Any, d_bias: Any) -> Any:
+    """A bias, or a list of them, as dual numbers; a tangent that is None is zero."""
+    if isinstance(bias, list):
+        return [with_tangent(x, d) for x, d in zip(bias, d_bias or [None] * len(bias), strict=True)]
+    if bias is None or d_bias is None:
+        return bias
+    return bias.with_tangent(np.asarray(d_bias)) if isinstance(bias, Bias) else dual(bias, d_bias)
+
+
+def tangent(bias: Any, d_bias: Any, operands: Operands) -> Array | None:
+    """The tangent of what a bias, or a list of them, adds to a block, whose operands may be dual numbers."""
+    if isinstance(bias, list):
+        return added(*(tangent(x, d, operands) for x, d in zip(bias, d_bias or [None] * len(bias), strict=True)))
+    if isinstance(bias, Bias):
+        d_term: Array | None = velocity_of(with_tangent(bias, d_bias).term(_narrow(operands)))
+        return d_term
+    of_array: Array | None = d_bias
+    return of_array
+
+
+def _narrow(operands: Operands) -> Operands:
+    return Operands(operands.rows, operands.columns, *map(_narrowed, operands[2:]))
+
+
+def _narrowed(x: Any) -> Any:
+    """Plain numbers in the place of those whose range has no end, of dual numbers in both parts."""
+    if isinstance(x, Dual):
+        return dual(np.asarray(x.value), np.asarray(x.velocity))
+    return np.asarray(x) if is_wide(x) else x
 
 
 @dataclass(frozen=True, eq=False)
-class _Relative(Bias):
-    """A bias that depends on the difference of the positions alone."""
+class _Distances:
+    """The differences of the positions of a query and a key."""
 
-    moved: int = 0  # what the positions of the keys are counted from, less that of the queries
+    offset: int = 0  # what the positions of the keys are counted from, less that of the queries
 
-    def within(self: Own, rows: slice, columns: slice) -> Own:
-        return replace(self, moved=self.moved + columns.start - rows.start)  # type: ignore[call-arg,attr-defined]
+    def within(self, rows: slice, columns: slice) -> Any:
+        """Those of these queries and keys alone."""
+        return replace(self, offset=self.offset + columns.start - rows.start)
 
-    def distances(self, rows: slice, columns: slice) -> npt.NDArray[np.int64]:
+    def of(self, rows: slice, columns: slice) -> npt.NDArray[np.int64]:
         """Each j - i of a block once, in order."""
-        return np.arange(columns.start - rows.stop + 1, columns.stop - rows.start) + self.moved
-
-    def values(self, distances: npt.NDArray[np.int64]) -> Array:
-        """What is added at each distance, (..., d)."""
-        raise NotImplementedError
-
-    def values_backward(self, d_values: Array, distances: npt.NDArray[np.int64]) -> Array:
-        """The gradient of the array from that of :meth:`values`, (..., d)."""
-        raise NotImplementedError
-
-    def block(self, rows: slice, columns: slice, query: Array) -> Array:
-        del query
-        return _spread(self.values(self.distances(rows, columns)), rows, columns)  # (biases.6)
-
-    def backward(self, d_scores: Array, rows: slice, columns: slice, query: Array) -> Array:
-        del query
-        d_values = _by_distance(d_scores).sum(axis=-2)  # (..., d) (biases.7)
-        return self.values_backward(d_values, self.distances(rows, columns))
+        return np.arange(columns.start - rows.stop + 1, columns.stop - rows.start) + self.offset
 
 
 def _spread(values: Array, rows: slice, columns: slice) -> Array:
@@ -194,23 +217,23 @@ def _spread(values: Array, rows: slice, columns: slice) -> Array:
     n, m = rows.stop - rows.start, columns.stop - columns.start
     if n == 0 or m == 0:
         return np.zeros((*values.shape[:-1], n, m), values.dtype)
-    view: Array = np.lib.stride_tricks.sliding_window_view(values, m, axis=-1)[..., ::-1, :]
+    view: Array = np.lib.stride_tricks.sliding_window_view(values, m, axis=-1)[..., ::-1, :]  # (biases.6)
     return view
 
 
 def _by_distance(x: Array) -> Array:
-    """Each row of (..., n, m) moved to where the differences of its positions are, (..., n, n + m - 1); zero elsewhere.
+    """Each row of (..., n, m) put where the differences of its positions are, (..., n, n + m - 1); zero elsewhere.
 
     Row i of the result is one more place to the left than that before it. So the rows in reverse, each followed by n
     zeros, are read on in rows that are shorter by one.
     """
     *leading, n, m = x.shape
     if n == 0 or m == 0:
-        return np.zeros((*leading, n, max(n + m - 1, 0)), x.dtype)  # as many as `distances` has
+        return np.zeros((*leading, n, max(n + m - 1, 0)), x.dtype)  # as many as there are distances
     padded = np.zeros((*leading, n, n + m), x.dtype)
     padded[..., :m] = x[..., ::-1, :]
-    moved = padded.reshape(*leading, n * (n + m))[..., : n * (n + m - 1)].reshape(*leading, n, n + m - 1)
-    return moved[..., ::-1, :]
+    shorter = padded.reshape(*leading, n * (n + m))[..., : n * (n + m - 1)].reshape(*leading, n, n + m - 1)
+    return shorter[..., ::-1, :]
 
 
 def _grouped(x: Array, index: npt.NDArray[np.int64], size: int) -> Array:
@@ -222,7 +245,224 @@ def _grouped(x: Array, index: npt.NDArray[np.int64], size: int) -> Array:
     return total
 
 
-class _Alibi(_Relative):
+def _scattered(x: Array, index: npt.NDArray[Any], size: int) -> Array:
+    """The sums of the entries (..., d) that have the same index (d,) below `size`, in any order."""
+    if x.dtype.kind == "c":
+        real, imaginary = (_scattered(part, index, size) for part in (x.real, x.imag))
+        return real + 1j * imaginary
+    total = np.zeros((*x.shape[:-1], size), np.promote_types(x.dtype, np.float64))
+    for place in np.ndindex(*x.shape[:-1]):
+        for start in range(0, len(index), max(PAIRS, size)):
+            part = slice(start, start + max(PAIRS, size))
+            if total.dtype == np.float64:
+                total[place] += np.bincount(index[part], x[place][part], minlength=size)
+            else:  # which has more digits than `bincount`
+                sums = np.zeros(size, total.dtype)
+                np.add.at(sums, index[part], x[place][part])
+                total[place] += sums
+    return total.astype(x.dtype, copy=False)
+
+
+class _Lookup:
+    """Which row of an array a pair of a query and a key has. A subclass defines `within`, `index` and `sums`."""
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise ValueError if it is not of scores of this `shape`."""
+
+    def within(self, rows: slice, columns: slice) -> Any:
+        """That of these queries and keys alone."""
+        raise NotImplementedError
+
+    def index(self, rows: slice, columns: slice) -> npt.NDArray[Any]:
+        """The row of each pair of a block, (b, c)."""
+        raise NotImplementedError
+
+    def spread(self, values: Array, rows: slice, columns: slice) -> Array:
+        """One of the `values` (..., r) for each pair, (..., b, c)."""
+        return values[..., self.index(rows, columns)]
+
+    def sums(self, x: Array, rows: slice, columns: slice, size: int) -> Array:
+        """The sum of the entries (..., b, c) of each of `size` rows, (..., r): the transpose of :meth:`spread`."""
+        raise NotImplementedError
+
+    def sums_of_each(self, x: Array, rows: slice, columns: slice, size: int) -> Array:
+        """The same for each query, (..., b, r): the transpose of :func:`_picked`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class _ByIndex(_Lookup):
+    """The row that an array says."""
+
+    array: npt.NDArray[Any]  # (n, m)
+
+    @classmethod
+    def of(cls, index: npt.ArrayLike, size: int) -> _ByIndex:
+        """An index of a caller into `size` rows."""
+        array = as_array("index", index, "integers")
+        if array.dtype.kind not in "iu":
+            raise TypeError(f"index must hold integers, not {array.dtype} (index.shape={array.shape})")
+        if array.ndim != 2:
+            raise ValueError(f"index must have two axes, (n, m) (index.shape={array.shape})")
+        if array.size and not 0 <= array.min() <= array.max() < size:
+            outside = array.min() if array.min() < 0 else array.max()
+            raise ValueError(f"index must be of the rows 0 to {size - 1}, not {shortened(int(outside))}")
+        return cls(array.astype(np.min_scalar_type(max(size - 1, 0))))  # of its own, and small: there are n m of it
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        if self.array.shape != shape[-2:]:
+            pairs = f"index must have an entry for each pair of a query and a key, {shape[-2:]}"
+            raise ValueError(f"{pairs} (index.shape={self.array.shape})")
+
+    def within(self, rows: slice, columns: slice) -> _ByIndex:
+        return _ByIndex(self.array[rows, columns])
+
+    def transposed(self) -> _ByIndex:
+        """The row of each pair of a key and a query."""
+        return _ByIndex(self.array.T)
+
+    def index(self, rows: slice, columns: slice) -> npt.NDArray[Any]:
+        return self.array[rows, columns]
+
+    def sums(self, x: Array, rows: slice, columns: slice, size: int) -> Array:
+        return _scattered(x.reshape(*x.shape[:-2], -1), self.index(rows, columns).ravel(), size)
+
+    def sums_of_each(self, x: Array, rows: slice, columns: slice, size: int) -> Array:
+        index = self.index(rows, columns)
+        index = index + size * np.arange(len(index))[:, None]
+        return _scattered(x.reshape(*x.shape[:-2], -1), index.ravel(), len(index) * size).reshape(*x.shape[:-1], size)
+
+
+@dataclass(frozen=True, eq=False)
+class _ByDistance(_Distances, _Lookup):
+    """The row that the difference of the positions has. A subclass defines `rows_of`."""
+
+    def rows_of(self, distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The row for each key position less query position."""
+        raise NotImplementedError
+
+    def index(self, rows: slice, columns: slice) -> npt.NDArray[Any]:
+        return _spread(self.rows_of(self.of(rows, columns)), rows, columns)
+
+    def spread(self, values: Array, rows: slice, columns: slice) -> Array:
+        return _spread(values[..., self.rows_of(self.of(rows, columns))], rows, columns)  # (biases.6)
+
+    def sums(self, x: Array, rows: slice, columns: slice, size: int) -> Array:
+        of_distances = _by_distance(x).sum(axis=-2)  # (..., d) (biases.7)
+        return _grouped(of_distances, self.rows_of(self.of(rows, columns)), size)
+
+    def sums_of_each(self, x: Array, rows: slice, columns: slice, size: int) -> Array:
+        return _grouped(_by_distance(x), self.rows_of(self.of(rows, columns)), size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Table(Bias):
+    """A number for each pair, looked up."""
+
+    lookup: _Lookup
+
+    def check(self, shape: tuple[int, ...], d_k: int) -> None:
+        del d_k
+        heads = self.shape[1:]
+        if len(shape) - 2 < len(heads) or heads not in ((), (1,), shape[-3:-2]):
+            raise ValueError(
+                f"table must have a column for each head, the last of the leading axes of the scores, whose shape is "
+                f"{shape} (table.shape={self.shape})"
+            )
+        self.lookup.check(shape)
+
+    def at(self, index: tuple[int, ...]) -> _Table:
+        return self if self.array.ndim == 1 else self.with_array(self.array[:, index[-1] if self.shape[1] > 1 else 0])
+
+    def within(self, rows: slice, columns: slice) -> _Table:
+        return replace(self, lookup=self.lookup.within(rows, columns))
+
+    def block(self, rows: slice, columns: slice, query: Array) -> Array:
+        del query
+        return self.lookup.spread(self.array.T, rows, columns)  # (heads, b, c) (biases.9)
+
+    def backward(self, d_scores: Array, rows: slice, columns: slice, query: Array) -> Array:
+        del query
+        heads = self.shape[:0:-1]
+        d_scores = sum_to(d_scores, (*heads, *d_scores.shape[-2:]))
+        d_table: Array = self.lookup.sums(d_scores, rows, columns, len(self.array)).T  # (r, heads) (biases.10)
+        return d_table
+
+
+@dataclass(frozen=True, eq=False)
+class _Products(Bias):
+    """A product of each query, or each key, with a vector for each pair, looked up."""
+
+    lookup: Any
+    of: str = "query"
+
+    def check(self, shape: tuple[int, ...], d_k: int) -> None:
+        if self.shape[-1] != d_k:
+            features = f"embedding has {self.shape[-1]} features but query has {d_k}"
+            raise ValueError(f"{features} (embedding.shape={self.shape})")
+        heads = self.shape[:-2]
+        if len(shape) - 2 < len(heads) or heads not in ((), (1,), shape[-3:-2]):
+            raise ValueError(
+                f"embedding must have rows for each head, the last of the leading axes of the scores, whose shape is "
+                f"{shape} (embedding.shape={self.shape})"
+            )
+        self.lookup.check(shape)
+
+    def at(self, index: tuple[int, ...]) -> _Products:
+        return self if self.array.ndim == 2 else self.with_array(self.array[index[-1] if self.shape[0] > 1 else 0])
+
+    def within(self, rows: slice, columns: slice) -> _Products:
+        return replace(self, lookup=self.lookup.within(rows, columns))
+
+    def with_tangent(self, d_array: Array) -> Bias:
+        return self.with_array(dual(self.array, d_array))  # (biases.17, biases.27, biases.28)
+
+    def block(self, rows: slice, columns: slice, query: Array) -> Array:
+        products = query @ transposed(self.array)  # (..., b, r) (biases.12)
+        return _picked(products, self.lookup.index(rows, columns))  # (..., b, c) (biases.13)
+
+    def term(self, operands: Operands) -> Array:
+        rows, columns, query, key, scale = operands
+        if self.of == "query":
+            return self.block(rows, columns, query)
+        products = key @ transposed(self.array)  # (..., c, r) (biases.31)
+        picked = transposed(_picked(products, self.lookup.transposed().index(columns, rows)))
+        term: Array = picked * scale  # (..., b, c) (biases.32)
+        return term
+
+    def gradients(self, d_scores: Array, operands: Operands) -> OfBlock:
+        rows, columns, query, key, scale = operands
+        if self.of == "query":
+            d_products = _sums_of_each(d_scores, self.lookup, rows, columns, self.shape[-2])  # (..., b, r) (biases.14)
+            d_array = backward_product(transposed(d_products), query)  # (..., r, d_k) (biases.15)
+            d_query = backward_product(d_products, self.array)  # (..., b, d_k) (biases.16)
+            return OfBlock(sum_to(d_array, self.shape), query=d_query)
+        # forward was picked * scale, where products are of keys
+        d_picked, lookup = transposed(backward_times(d_scores, scale)), self.lookup.transposed()  # (..., c, b)
+        d_products = _sums_of_each(d_picked, lookup, columns, rows, self.shape[-2])  # (..., c, r) (biases.33)
+        d_array = backward_product(transposed(d_products), key)  # (..., r, d_k) (biases.34)
+        d_key, d_scale = backward_product(d_products, self.array), None  # (..., c, d_k) (biases.35)
+        if is_row_scale(scale):
+            picked = self.term(operands._replace(scale=1))
+            d_scale = backward_times(d_scores, picked).sum(axis=-1, keepdims=True)  # (..., b, 1) (biases.36)
+        return OfBlock(sum_to(d_array, self.shape), key=d_key, scale=d_scale)
+
+
+def _picked(products: Array, index: npt.NDArray[Any]) -> Array:
+    """Of the products of each row, (..., b, r), the one that the index (b, c) says: (..., b, c)."""
+    picked: Array = products[..., np.arange(len(index))[:, None], index]
+    return picked
+
+
+@multilinear
+def _sums_of_each(x: Array, lookup: _Lookup, rows: slice, columns: slice, size: int) -> Array:
+    return lookup.sums_of_each(x, rows, columns, size)
+
+
+@dataclass(frozen=True, eq=False)
+class _Alibi(Bias):
+    distances: _Distances = _Distances()
+
     def check(self, shape: tuple[int, ...], d_k: int) -> None:
         del d_k
         check_broadcasts_to("slopes", self.array, shape[:-2], "the leading axes of the scores")
@@ -230,14 +470,20 @@ class _Alibi(_Relative):
     def at(self, index: tuple[int, ...]) -> _Alibi:
         return self.with_array(pick(self.array[..., None], index, axes=1)[..., 0])
 
-    def values(self, distances: npt.NDArray[np.int64]) -> Array:
-        slopes: Array = self.array[..., None]
-        values: Array = -slopes * np.abs(distances).astype(self.dtype)  # (biases.5)
-        return values
+    def within(self, rows: slice, columns: slice) -> _Alibi:
+        return replace(self, distances=self.distances.within(rows, columns))
 
-    def values_backward(self, d_values: Array, distances: npt.NDArray[np.int64]) -> Array:
-        d_slopes = -(d_values * np.abs(distances).astype(d_values.dtype)).sum(axis=-1)  # (biases.8)
-        return sum_to(d_slopes, self.shape)
+    def block(self, rows: slice, columns: slice, query: Array) -> Array:
+        del query
+        slopes: Array = self.array[..., None]
+        values = -slopes * np.abs(self.distances.of(rows, columns)).astype(self.dtype)  # (..., d) (biases.5)
+        return _spread(values, rows, columns)
+
+    def backward(self, d_scores: Array, rows: slice, columns: slice, query: Array) -> Array:
+        del query
+        of_distances = _by_distance(d_scores).sum(axis=-2)  # (..., d) (biases.7)
+        sizes = np.abs(self.distances.of(rows, columns)).astype(of_distances.dtype)
+        return sum_to(-(of_distances * sizes).sum(axis=-1), self.shape)  # (biases.8)
 
 
 def alibi(slopes: npt.ArrayLike) -> Bias:
@@ -314,26 +560,68 @@ def alibi_slopes(num_heads: int) -> Array:
     return np.concatenate([slopes, between])[:heads]
 
 
+def table(table: npt.ArrayLike, index: npt.ArrayLike) -> Bias:
+    """A learned number for each pair, looked up by an index, as Swin and BEiT have it for places in an image.
+
+    Parameters
+    ----------
+    table : array_like of float, (r, heads)
+        Or (r,), if all heads have the same; heads are the last of the leading axes of the scores. Minus infinity hides
+        a pair as a mask does.
+    index : array_like of int, (n, m)
+        The row of the table for query i and key j. It is copied.
+
+    Returns
+    -------
+    Bias
+        For ``bias=``: ``table[index[i, j], head]``.
+
+    Raises
+    ------
+    TypeError
+        If `table` is not of floating-point numbers, or `index` not of integers.
+    ValueError
+        If the table has not one or two axes, or the index not two; if an entry of it is no row of the table, which one
+        below zero is not.
+
+    Notes
+    -----
+    As in the windows of Liu et al. [1]_, whose rows are the differences of two places in both directions. The gradient
+    of a row is the sum of the gradients of all scores that it is added to.
+
+    References
+    ----------
+    .. [1] Z. Liu et al., "Swin transformer: hierarchical vision transformer using shifted windows", ICCV 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import biases, dot_product
+    >>> x, value = np.zeros((2, 1)), np.array([[4.0], [0.0]])
+    >>> ahead = biases.table(np.array([0.0, np.log(3)]), [[0, 1], [0, 0]])
+    >>> output, cache = dot_product.forward(x, x, value, bias=ahead)
+    >>> print(cache.weights.round(2))
+    [[0.25 0.75]
+     [0.5  0.5 ]]
+    >>> print(dot_product.backward(np.array([[1.0], [0.0]]), cache).bias)
+    [ 0.75 -0.75]
+    """
+    array = as_learned("table", table)
+    if array.ndim not in (1, 2):
+        raise ValueError(f"table must have one or two axes, (r, heads) (table.shape={array.shape})")
+    return _Table(array, _ByIndex.of(index, len(array)))
+
+
 @dataclass(frozen=True, eq=False)
-class _T5(_Relative):
+class _Buckets(_ByDistance):
+    """T5's."""
+
+    size: int = 32
     bidirectional: bool = True
     max_distance: int = 128
 
-    def check(self, shape: tuple[int, ...], d_k: int) -> None:
-        del d_k
-        heads = self.shape[1:]
-        if len(shape) - 2 < len(heads) or heads not in ((), (1,), shape[-3:-2]):
-            raise ValueError(
-                f"table must have a column for each head, the last of the leading axes of the scores, whose shape is "
-                f"{shape} (table.shape={self.shape})"
-            )
-
-    def at(self, index: tuple[int, ...]) -> _T5:
-        return self if self.array.ndim == 1 else self.with_array(self.array[:, index[-1] if self.shape[1] > 1 else 0])
-
-    def buckets(self, distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The row of the table for each key position less query position."""
-        size, behind = len(self.array), -distances
+    def rows_of(self, distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        size, behind = self.size, -distances
         first = np.zeros_like(distances)
         if self.bidirectional:
             size //= 2
@@ -345,15 +633,6 @@ class _T5(_Relative):
         ends = [exact * (self.max_distance / exact) ** (k / (size - exact)) for k in range(1, size - exact)]
         firsts = np.ceil(np.array(ends) * (1 - 2**-40))
         return first + np.where(behind < exact, behind, exact + np.searchsorted(firsts, behind, side="right"))
-
-    def values(self, distances: npt.NDArray[np.int64]) -> Array:
-        values: Array = self.array[self.buckets(distances)].T  # (heads, d) (biases.9)
-        return values
-
-    def values_backward(self, d_values: Array, distances: npt.NDArray[np.int64]) -> Array:
-        grouped = _grouped(d_values, self.buckets(distances), len(self.array))  # (..., buckets) (biases.10)
-        d_table: Array = sum_to(grouped, self.shape[::-1]).T
-        return d_table
 
 
 def t5(table: npt.ArrayLike, *, bidirectional: bool = True, max_distance: int = 128) -> Bias:
@@ -409,46 +688,71 @@ def t5(table: npt.ArrayLike, *, bidirectional: bool = True, max_distance: int = 
     exact = len(array) // least
     if max_distance <= exact:
         raise ValueError(f"max_distance must be above {exact}, the distances with a bucket each, not {max_distance}")
-    return _T5(array, bidirectional=bidirectional, max_distance=max_distance)
+    return _Table(array, _Buckets(size=len(array), bidirectional=bidirectional, max_distance=max_distance))
 
 
-class _Shaw(_Relative):
-    reads_query = True
+def products(embedding: npt.ArrayLike, index: npt.ArrayLike, *, of: str = "query") -> Bias:
+    """The product of each query, or each key, with a learned vector for the pair, looked up by an index.
 
-    @property
-    def window(self) -> int:
-        """The largest distance that has a row of its own."""
-        return len(self.array) // 2
+    Parameters
+    ----------
+    embedding : array_like of float, (r, d_k)
+        Or (heads, r, d_k), with vectors for each head, the last of the leading axes of the scores.
+    index : array_like of int, (n, m)
+        The row of the embedding for query i and key j. It is copied.
+    of : {"query", "key"}, optional
+        Whose products they are.
 
-    def check(self, shape: tuple[int, ...], d_k: int) -> None:
-        del shape
-        if self.shape[1] != d_k:
-            features = f"embedding has {self.shape[1]} features but query has {d_k}"
-            raise ValueError(f"{features} (embedding.shape={self.shape})")
+    Returns
+    -------
+    Bias
+        For ``bias=``: ``scale * query[i] . embedding[index[i, j]]``, or with ``key[j]`` in place of ``query[i]``.
 
-    def at(self, index: tuple[int, ...]) -> _Shaw:
-        del index
-        return self
+    Raises
+    ------
+    TypeError
+        If `embedding` is not of floating-point numbers, or `index` not of integers.
+    ValueError
+        If the embedding has not two or three axes, or the index not two; if an entry of it is no row of the embedding,
+        which one below zero is not; if `of` is neither of the two.
 
-    def rows_of(self, rows: slice, columns: slice) -> npt.NDArray[np.int64]:
-        """The row of the embedding for each distance of a block."""
-        return np.clip(self.distances(rows, columns), -self.window, self.window) + self.window
+    Notes
+    -----
+    DeBERTa [1]_ has both in a list, and a scale of ``1 / sqrt(3 d_k)``. It comes after a softcap. A gradient flows to
+    the queries, or the keys, too, and to a scale that is an array.
 
-    def block(self, rows: slice, columns: slice, query: Array) -> Array:
-        products = np.asarray(query @ self.array.T)  # (..., b, 2 w + 1) (biases.12)
-        index = _spread(self.rows_of(rows, columns), rows, columns)  # (b, c)
-        picked: Array = products[..., np.arange(len(index))[:, None], index]  # (..., b, c) (biases.13)
-        return picked
+    References
+    ----------
+    .. [1] P. He, X. Liu, J. Gao, W. Chen, "DeBERTa: decoding-enhanced BERT with disentangled attention", ICLR 2021.
 
-    def _d_products(self, d_scores: Array, rows: slice, columns: slice) -> Array:
-        return _grouped(_by_distance(d_scores), self.rows_of(rows, columns), len(self.array))  # (biases.14)
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import biases, dot_product
+    >>> query, key = np.ones((2, 1)), np.array([[0.0], [3.0]])
+    >>> vectors, index = np.array([[1.0], [2.0]]), [[0, 1], [1, 0]]
+    >>> both = [biases.products(vectors, index), biases.products(vectors, index, of="key")]
+    >>> _, cache = dot_product.forward(query, key, key, bias=both, scale=1.0)
+    >>> print(cache.scores)  # query . key + query . vector + key . vector
+    [[ 1. 11.]
+     [ 2.  7.]]
+    """
+    array = as_learned("embedding", embedding)
+    if array.ndim not in (2, 3):
+        raise ValueError(f"embedding must have two or three axes, (heads, r, d_k) (embedding.shape={array.shape})")
+    if not isinstance(of, str) or of not in ("query", "key"):
+        raise ValueError(f'of must be "query" or "key", not {shortened(of)}')
+    return _Products(array, _ByIndex.of(index, array.shape[-2]), of)
 
-    def backward(self, d_scores: Array, rows: slice, columns: slice, query: Array) -> Array:
-        d_products = self._d_products(d_scores, rows, columns)  # (..., b, 2 w + 1)
-        return sum_to(backward_product(d_products.swapaxes(-1, -2), query), self.shape)  # (biases.15)
 
-    def query_backward(self, d_scores: Array, rows: slice, columns: slice) -> Array:
-        return backward_product(self._d_products(d_scores, rows, columns), self.array)  # (..., b, d_k) (biases.16)
+@dataclass(frozen=True, eq=False)
+class _Clipped(_ByDistance):
+    """A row for each distance within a window, of which the last is for all beyond."""
+
+    window: int = 0
+
+    def rows_of(self, distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.clip(distances, -self.window, self.window) + self.window
 
 
 def shaw(embedding: npt.ArrayLike) -> Bias:
@@ -493,7 +797,7 @@ def shaw(embedding: npt.ArrayLike) -> Bias:
     array = as_learned("embedding", embedding)
     if array.ndim != 2 or len(array) % 2 == 0:
         raise ValueError(f"embedding must have the shape (2 w + 1, d_k) (embedding.shape={array.shape})")
-    return _Shaw(array)
+    return _Products(array, _Clipped(window=len(array) // 2))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ that are never whole in memory are in :mod:`attention_np.rules`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from attention_np._lib.arguments import (
     as_attended,
     as_flag,
     as_mask,
+    as_row_scale,
     as_scale,
     as_sink,
     as_softcap,
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "Gradients", "Partial", "backward", "double_backward", "forward", "jvp", "merge", "merge_backward"]
 
 VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
-OP = passes.Op(queries="query", added=("bias", "sink"), factors=("scale",), in_parts=True)
+OP = passes.Op(queries="query", added=("bias", "sink"), in_parts=True)
 
 
 class Cache(NamedTuple):
@@ -69,10 +71,10 @@ class Cache(NamedTuple):
     query: Array  # (..., n, d_k)
     key: Array  # (..., m, d_k)
     value: Array  # (..., m, d_v)
-    bias: Array | None  # broadcasts to (..., n, m); or a Bias
+    bias: Array | None  # broadcasts to (..., n, m); or a Bias; or a list of them
     sink: Array | None  # broadcasts to the leading axes of the scores
+    scale: Any  # broadcasts to (..., n, 1); or a real scalar of the precision computed in
     mask: Rule | None  # who attends to whom, all rules together; None: all to all
-    scale: Any  # a real scalar of the precision computed in
     softcap: Any  # the same, or None
     weights_by: Weighting | None  # None: softmax
     logsumexp: Array  # (..., n), with the sink; infinite if it does not fit the dtype; NaN for minus infinity, or none
@@ -91,8 +93,8 @@ def forward(
     value: npt.ArrayLike,
     *,
     mask: npt.ArrayLike | Rule | None = None,
-    bias: npt.ArrayLike | Bias | None = None,
-    scale: float | None = None,
+    bias: npt.ArrayLike | Bias | Sequence[npt.ArrayLike | Bias] | None = None,
+    scale: npt.ArrayLike | None = None,
     is_causal: bool = False,
     dropout_p: float = 0.0,
     rng: Rng | None = None,
@@ -115,10 +117,12 @@ def forward(
     mask : array_like of bool or Rule, optional
         True where query i may attend to key j; broadcasts to the scores, (..., n, m). Or one of
         :mod:`attention_np.rules`, which is asked block by block, and whose empty blocks cost nothing.
-    bias : array_like of float or Bias, optional
-        Added to the scores; broadcasts to them. Or one of :mod:`attention_np.biases`, which is made block by block.
-    scale : float, optional
-        What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``.
+    bias : array_like of float or Bias, or list of them, optional
+        Added to the scores; broadcasts to them. Or one of :mod:`attention_np.biases`, which is made block by block. A
+        list is a list of biases, which add.
+    scale : float or array_like of float, optional
+        What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``. With at least one axis it
+        broadcasts to (..., n, 1), a number for each query, and is an input with a gradient.
     is_causal : bool, optional
         Query i attends to keys ``j <= i`` only: ``rules.causal()``, together with `mask`.
     dropout_p : float, optional
@@ -197,12 +201,12 @@ def forward(
     query, key, value, bias = as_attended(query, key, value, bias)
     shape = scores_shape(query, key, value)
     check_features(query, key)
-    sink = as_sink(sink, shape, query, key, value)
+    sink, of_rows = as_sink(sink, shape, query, key, value), as_row_scale(scale, shape)
     if weights_by is not None:
         _check_weighting(weights_by, sink)
     dropout_p = as_probability(dropout_p, rng)
-    compute = precision(query, key, value, bias, sink).compute
-    scale, softcap = as_scale(scale, key.shape[-1], compute), as_softcap(softcap, compute)
+    compute = precision(query, key, value, *biases.terms_of(bias), sink, of_rows).compute
+    softcap = as_softcap(softcap, compute)
     rule = _rule(shape, mask, is_causal)
     biases.check(bias, shape, key.shape[-1])
     return attend(
@@ -211,8 +215,8 @@ def forward(
         value=value,
         bias=bias,
         sink=sink,
+        scale=as_scale(scale, key.shape[-1], compute) if of_rows is None else of_rows,
         mask=rule,
-        scale=scale,
         softcap=softcap,
         weights_by=weights_by,
         dropout_p=dropout_p,
@@ -230,13 +234,15 @@ def attend(
     value: Array,
     bias: Array | None,
     sink: Array | None,
+    scale: Any,
     executor: Executor | None,
     workers: int,
     **options: Any,
 ) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked; `options` are those of :class:`Problem`."""
-    inputs = Gradients(query, key, value, bias, sink)
-    problem = Problem(**inputs._asdict(), **options, dtype=precision(*inputs).compute)
+    inputs = Gradients(query, key, value, bias, sink, scale)
+    dtype = precision(query, key, value, *biases.terms_of(bias), sink, scale).compute
+    problem = Problem(**inputs._asdict(), **options, dtype=dtype)
     results = Results(problem, kernels.Attended._fields, executor, workers)
     if sink is not None:  # a query that attends to no key has the sink alone
         results["logsumexp"][...], results["total"][...] = sink[..., None], np.nan
@@ -338,6 +344,7 @@ def jvp(
     value: Tangent = None,
     bias: Tangent = None,
     sink: Tangent = None,
+    scale: Tangent = None,
     executor: Executor | None = None,
     workers: int | None = None,
 ) -> tuple[dict[str, Array], tuple[()]]:
@@ -360,7 +367,7 @@ def jvp(
     >>> print(blockwise.jvp(cache, value=np.array([[3.0], [0.0], [0.0]])))
     [[1.]]
     """
-    tangents = Gradients(query, key, value, bias, sink)
+    tangents = Gradients(query, key, value, bias, sink, scale)
     problem = Problem.of(cache, cache.output.dtype)
     names, dtype = ("output", "logsumexp"), _dtype(cache.output, *tangents)
     results = Results(problem, names, executor, workers, dtype=dtype)
@@ -438,7 +445,7 @@ def _rule(shape: tuple[int, ...], mask: npt.ArrayLike | Rule | None, is_causal: 
 
 def _dtype(*arrays: Array | None) -> np.dtype[Any]:
     """The common dtype of `arrays`."""
-    return np.result_type(*(x.dtype for x in arrays if x is not None))
+    return np.result_type(*(x.dtype for part in arrays for x in biases.terms_of(part) if x is not None))
 
 
 def _cotangent(cache: Cache, d_output: Array, d_logsumexp: Array | None, dtype: np.dtype[Any]) -> Cotangent:

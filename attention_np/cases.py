@@ -235,6 +235,15 @@ def _random(op: str) -> Iterator[Case]:
         for name, bias in by_position.items():
             options = case.options | ({"is_causal": True} if "causal" in name else {})
             yield replace(case, name=f"bias: {name}", inputs=case.inputs | {"bias": bias}, options=options)
+        index = rng.integers(0, 4, of_scores)
+        several = [
+            biases.table(rng.standard_normal(4), index),
+            biases.products(rng.standard_normal((4, d_k)), index, of="key"),
+            rng.standard_normal(m),
+        ]
+        scales = {"scale": rng.standard_normal((n, 1))} if "scale" in OPS[op].Gradients._fields else {}
+        name = "bias: a list, by index" + (", a scale of each query" if scales else "")
+        yield replace(case, name=name, inputs=case.inputs | {"bias": several} | scales)
     if "sink" in takes:
         in_batches, sink = drawn(op, leading=(2,), seed=2), np.random.default_rng(9).standard_normal(2)
         options = in_batches.options | {"softcap": 0.8, "mask": masks.sliding_window(*of_scores, left=2)}

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from attention_np import dot_product, masks
 from attention_np._lib.arguments import as_array, as_floating, as_integer
 from attention_np._lib.arrays import Array
+from attention_np.biases import Bias
 
 __all__ = ["KeyValueCache"]
 
@@ -155,7 +156,7 @@ class KeyValueCache:
         *,
         mask: npt.ArrayLike | None = None,
         bias: Any = None,
-        scale: float | None = None,
+        scale: npt.ArrayLike | None = None,
         softcap: float | None = None,
         sink: npt.ArrayLike | None = None,
     ) -> Array:
@@ -167,9 +168,9 @@ class KeyValueCache:
             The last of them stands at the last key. Or (d_k,): that one alone.
         mask : array_like of bool, optional
             True where attending is allowed; broadcasts to (..., t, length), all keys so far.
-        bias : array_like of float, or of :mod:`attention_np.biases`, optional
-            Added to the scores; an array broadcasts as `mask` does. Positions count from the first key appended, and
-            forgetting gates are those of all tokens so far.
+        bias : array_like of float, or of :mod:`attention_np.biases`, or list of them, optional
+            Added to the scores; an array broadcasts as `mask` does. Positions count from the first key appended, also
+            those that an index is of, and forgetting gates are those of all tokens so far.
         scale, softcap, sink
             As for :func:`attention_np.dot_product.forward`.
 
@@ -207,13 +208,16 @@ class KeyValueCache:
         if mask is not None:
             columns = _columns("mask", as_array("mask", mask, "booleans"), start, stop)
             seen = columns if seen is None or columns.dtype != np.bool_ else seen & columns
-        if bias is not None:
-            within = getattr(bias, "within", None)
-            bias = (
-                _columns("bias", as_floating("bias", bias), start, stop)
-                if within is None
-                else within(slice(own, stop), slice(start, stop))
-            )
+
+        def of_keys(name: str, bias: Any) -> Any:
+            if isinstance(bias, Bias):
+                return bias.within(slice(own, stop), slice(start, stop))
+            return _columns(name, as_floating(name, bias), start, stop)
+
+        if isinstance(bias, list):
+            bias = [of_keys(f"bias[{k}]", x) for k, x in enumerate(bias)]
+        elif bias is not None:
+            bias = of_keys("bias", bias)
         output, _ = dot_product.forward(
             query, key, value, mask=seen, bias=bias, scale=scale, softcap=softcap, sink=sink
         )

@@ -14,6 +14,7 @@ The order of all that may be asked for: scale, softcap, bias, mask, sink, softma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,22 +22,31 @@ import numpy.typing as npt
 
 from attention_np import biases, softmax, weightings
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_attended, as_scale, as_sink, as_softcap, check_features, scores_shape
-from attention_np._lib.arrays import Array, is_finite, precision, sum_to, transposed
+from attention_np._lib.arguments import (
+    as_attended,
+    as_row_scale,
+    as_scale,
+    as_sink,
+    as_softcap,
+    check_features,
+    scores_shape,
+)
+from attention_np._lib.arrays import Array, added, is_finite, is_row_scale, precision, sum_to, transposed
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
+from attention_np._lib.dual import dual, velocity_of
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
-from attention_np._lib.second_look import clipped_scores, scores_and_tops
-from attention_np._lib.wide import narrowed
+from attention_np._lib.second_look import all_finite, clipped_scores, scores_and_tops
+from attention_np._lib.wide import narrowed, widened
 from attention_np._softmax import rows
-from attention_np.biases import Bias
+from attention_np.biases import Bias, OfBlock, Operands
 from attention_np.masks import visible_pairs
 from attention_np.weightings import Weighting
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
-OP = passes.Op(queries="query", added=("bias", "sink"), factors=("scale",))
+OP = passes.Op(queries="query", added=("bias", "sink"))
 
 
 class Gradients(NamedTuple):
@@ -45,8 +55,9 @@ class Gradients(NamedTuple):
     query: Array
     key: Array
     value: Array
-    bias: Array | None
+    bias: Array | None  # a list of arrays for a list
     sink: Array | None
+    scale: Array | None = None  # None of a number
 
 
 class Cache(NamedTuple):
@@ -58,10 +69,10 @@ class Cache(NamedTuple):
     query: Array  # (..., n, d_k)
     key: Array  # (..., m, d_k)
     value: Array  # (..., m, d_v)
-    bias: Array | None  # broadcasts to (..., n, m); or a Bias
+    bias: Array | None  # broadcasts to (..., n, m); or a Bias; or a list of them
     sink: Array | None  # broadcasts to the leading axes of the scores
+    scale: Any  # broadcasts to (..., n, 1); or a real scalar of the precision computed in
     mask: Array | None  # who attends to whom, all rules together; broadcasts to (..., n, m); None: all to all
-    scale: Any  # a real scalar of the precision computed in
     softcap: Any  # the same, or None
     weights_by: Weighting | None  # None: softmax
     uncapped: Array | None  # (..., n, m), what the softcap is of, if there is one
@@ -78,8 +89,8 @@ def forward(
     value: npt.ArrayLike,
     *,
     mask: npt.ArrayLike | None = None,
-    bias: npt.ArrayLike | Bias | None = None,
-    scale: float | None = None,
+    bias: npt.ArrayLike | Bias | Sequence[npt.ArrayLike | Bias] | None = None,
+    scale: npt.ArrayLike | None = None,
     is_causal: bool = False,
     dropout_p: float = 0.0,
     rng: Rng | None = None,
@@ -97,12 +108,13 @@ def forward(
     value : array_like of float, (..., m, d_v)
     mask : array_like of bool, optional
         True where query i may attend to key j; broadcasts to the scores, (..., n, m). By default all to all.
-    bias : array_like of float or Bias, optional
+    bias : array_like of float or Bias, or list of them, optional
         Added to the scores; broadcasts to them. Minus infinity hides a pair as a mask does; plus infinity takes
         all the weight of its query, in equal shares if there are several. Or one of :mod:`attention_np.biases`, of
-        whose array the gradient is then.
-    scale : float, optional
-        What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``.
+        whose array the gradient is then. A list is a list of biases, which add; then so are gradient and tangent.
+    scale : float or array_like of float, optional
+        What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``. With at least one axis it
+        broadcasts to (..., n, 1), a number for each query, and is an input with a gradient.
     is_causal : bool, optional
         Query i attends to keys ``j <= i`` only: ``masks.causal(n, m)``, together with `mask`.
     dropout_p : float, optional
@@ -166,12 +178,12 @@ def forward(
     shape = scores_shape(query, key, value)
     check_features(query, key)
     biases.check(bias, shape, key.shape[-1])
-    sink = as_sink(sink, shape, query, key, value)
+    sink, of_rows = as_sink(sink, shape, query, key, value), as_row_scale(scale, shape)
     dropout_p = as_probability(dropout_p, rng)
     if weights_by is not None:
         weightings.check(weights_by, sink)
-    compute = precision(query, key, value, bias, sink).compute
-    scale, softcap = as_scale(scale, key.shape[-1], compute), as_softcap(softcap, compute)
+    compute = precision(query, key, value, *biases.terms_of(bias), sink, of_rows).compute
+    softcap = as_softcap(softcap, compute)
     mask = visible_pairs(shape, mask, bias, is_causal)
     dropout = draw(rng, dropout_p, shape, compute)
     return attend(
@@ -180,8 +192,8 @@ def forward(
         value=value,
         bias=bias,
         sink=sink,
+        scale=as_scale(scale, key.shape[-1], compute) if of_rows is None else of_rows,
         mask=mask,
-        scale=scale,
         softcap=softcap,
         dropout=dropout,
         weights_by=weights_by,
@@ -193,17 +205,17 @@ def attend(
     query: Array,
     key: Array,
     value: Array,
-    bias: Array | None,
+    bias: Any,
     sink: Array | None,
-    mask: Array | None,
     scale: Any,
+    mask: Array | None,
     softcap: Any,
     dropout: Array | None,
     weights_by: Any = None,
 ) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    given = query, key, bias, sink, mask, scale, softcap, weights_by
-    of_scores, scores, uncapped, mask, _ = weights_of_scores(*given)
+    arguments = query, key, bias, sink, scale, mask, softcap, weights_by
+    of_scores, scores, uncapped, mask, _ = weights_of_scores(*arguments)
     weights = of_scores.weights[..., : scores.shape[-1]]  # (..., n, m) (dot-product.3, dot-product.69)
     # a mean of the values that are left after dropout (dot-product.33)
     is_mean = dropout is None and (weights_by is None or weights_by.sums_to_one)
@@ -214,8 +226,8 @@ def attend(
         value=value,
         bias=bias,
         sink=sink,
-        mask=mask,
         scale=scale,
+        mask=mask,
         softcap=softcap,
         weights_by=weights_by,
         uncapped=uncapped,
@@ -232,33 +244,44 @@ def weights_of_scores(
     key: Array,
     bias: Any,
     sink: Array | None,
-    mask: Array | None,
     scale: Any,
+    mask: Array | None,
     softcap: Any,
     weights_by: Weighting | None = None,
 ) -> tuple[Any, Array, Array | None, Array | None, Array | None]:
     """The cache with the weights, the scores, what the softcap is of, who attends, and what the scores are less."""
-    products = query @ transposed(key) * scale  # (..., n, m) (dot-product.1)
-    products, uncapped, tops = narrowed(products), None, None
+    scaled, factor = with_scale(query, scale)
+    products, uncapped, tops = narrowed(scaled @ transposed(key) * factor), None, None  # (..., n, m) (dot-product.1)
     if softcap is not None:
-        uncapped = products if is_finite(products) else clipped_scores(products, query, key, scale, None)
+        uncapped = products if is_finite(products) else clipped_scores(products, scaled, key, factor, None)
         products = capped(uncapped, softcap)  # (dot-product.63)
-    added = bias
-    if isinstance(bias, Bias):
-        added = bias.block(*_whole(products), query * scale)  # (..., n, m)
-        mask = visible_pairs(products.shape, mask, added, is_causal=False)
-    scores = products if added is None else products + added  # (..., n, m) (dot-product.28)
+    term = bias
+    if bias is not None and not isinstance(bias, np.ndarray):
+        term = biases.term(bias, operands(products, scaled * factor, key, scale))  # (..., n, m)
+        if term is not None:
+            mask = visible_pairs(products.shape, mask, term, is_causal=False)
+    scores = products if term is None else products + term  # (..., n, m) (dot-product.28)
     if not is_finite(scores):
-        given = products, query, key, scale, added
-        scores, tops = scores_and_tops(*given, mask)
+        of_products = products, scaled, key, factor, term
+        scores, tops = scores_and_tops(*of_products, mask)
         if weights_by is not None:
-            scores = weights_by.in_range(clipped_scores(*given), scores, tops)
+            scores = weights_by.in_range(clipped_scores(*of_products), scores, tops)
     if weights_by is not None:
         return weightings.weigh.mathematics(scores, mask, weights_by)[1], scores, uncapped, mask, tops
     if sink is None:
         return softmax.normalised(scores, mask=mask), scores, uncapped, mask, tops
     of_scores = softmax.normalised(rows.of_scores_and_sink(scores, sink, mask, tops))
     return of_scores, scores, uncapped, mask, tops
+
+
+def with_scale(query: Array, scale: Any) -> tuple[Array, Any]:
+    """The queries with a scale that each has of its own, and the number that products of them are multiplied by."""
+    if not is_row_scale(scale):
+        return query, scale
+    scaled = query * scale  # (..., n, d_k) (dot-product.110)
+    if not is_finite(scaled) and (all_finite(query, -1) & np.isfinite(scale) & ~all_finite(scaled, -1)).any():
+        scaled = widened(query) * scale
+    return scaled, 1
 
 
 @passes.backward
@@ -276,17 +299,44 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_scores, d_sinks = scores_gradient(d_weights, cache)  # (..., n, m), (..., n)
     d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.73)
 
-    # forward was scores = capped(scale * query @ key^T) + bias, and the scale comes along
+    # forward was scores = capped(scale * query @ key^T) + bias
     d_products = d_scores
     if cache.uncapped is not None:
         d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, cache.softcap))  # (dot-product.65)
-    d_query = backward_product(d_products, cache.key, cache.scale)  # (..., n, d_k) (dot-product.22)
-    d_key = backward_product(transposed(d_products), cache.query, cache.scale)  # (..., m, d_k) (dot-product.26)
-    d_bias = d_scores  # (..., n, m) (dot-product.20)
-    if isinstance(cache.bias, Bias):
-        d_bias, of_bias = cache.bias.gradients(narrowed(d_scores), *_whole(d_scores), cache.query, cache.scale)
-        d_query = d_query if of_bias is None else d_query + of_bias
-    return Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink), (d_scores, d_products)
+    scaled, factor = with_scale(cache.query, cache.scale)
+    of_bias = OfBlock(d_scores)  # (..., n, m) (dot-product.20)
+    if cache.bias is not None:
+        read = operands(d_scores, scaled * factor, cache.key, cache.scale)
+        of_bias = biases.gradients(cache.bias, d_scores, read)
+    d_query, d_key, d_scale = from_products(d_products, of_bias, cache.query, cache.key, cache.scale)
+    gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=of_bias.array, sink=d_sink, scale=d_scale)
+    return gradients, (d_scores, d_products)
+
+
+def from_products(
+    d_products: Array, of_bias: OfBlock, query: Array, key: Array, scale: Any
+) -> tuple[Array, Array, Array | None]:
+    """The gradients of queries, keys and a scale that is an array; for second derivatives of dual numbers."""
+    # forward was products = scaled @ key^T * factor, and the factor comes along (dot-product.117)
+    scaled, factor = with_scale(query, scale)
+    d_scaled = backward_product(d_products, key, factor)  # (..., n, d_k) (dot-product.22)
+    d_key = backward_product(transposed(d_products), scaled, factor)  # (..., m, d_k) (dot-product.26)
+    if of_bias.query is not None:
+        d_scaled = d_scaled + of_bias.query * factor
+    if of_bias.key is not None:
+        d_key = d_key + of_bias.key
+    d_query, d_scale = through_scale(d_scaled, query, scale)
+    return d_query, d_key, added(d_scale, of_bias.scale)
+
+
+def through_scale(d_scaled: Array, query: Array, scale: Any) -> tuple[Array, Array | None]:
+    """The gradients of the queries, and of a scale that is an array, from that of the scaled queries."""
+    if not is_row_scale(scale):
+        return d_scaled, None
+    # forward was scaled = query * scale
+    d_query = backward_times(d_scaled, scale)  # (..., n, d_k) (dot-product.111)
+    d_scale = backward_times(d_scaled, query).sum(axis=-1, keepdims=True)  # (..., n, 1) (dot-product.112)
+    return d_query, d_scale
 
 
 def scores_gradient(d_weights: Array, cache: Cache) -> tuple[Array, Array | None]:
@@ -307,33 +357,52 @@ def jvp(
     value: Tangent = None,
     bias: Tangent = None,
     sink: Tangent = None,
+    scale: Tangent = None,
 ) -> tuple[Array, tuple[Array]]:
     """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
-    d_scores = _push_scores(cache, query, key, bias)[0]
+    d_scores = scores_tangent(cache, query, key, bias, scale)[0]
     if cache.weights_by is not None:
         d_weights = weightings.weights_tangent(d_scores, cache.softmax)
     else:
         d_columns = rows.with_column(d_scores, None if sink is None else sink[..., None, None], cache.sink)
         d_weights = softmax.times_jacobian(d_columns, cache.softmax)  # (dot-product.42, dot-product.75)
         d_weights, _ = rows.without_column(d_weights, cache.sink)  # (..., n, m)
-    return _push_output(cache, d_weights, value), (d_scores,)
+    return output_tangent(cache, d_weights, value), (d_scores,)
 
 
-def _push_scores(cache: Cache, d_query: Array, d_key: Array, d_bias: Array | None) -> tuple[Array, Array]:
-    """How the scores move, and the scaled products that they are made of."""
-    d_products: Array = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)  # (..., n, m)
-    d_scores = d_products = d_products * cache.scale  # (..., n, m) (dot-product.40, dot-product.106)
-    if cache.uncapped is not None:
-        d_scores = d_scores * slope_of_capped(cache.uncapped, cache.softcap)  # (dot-product.68)
-    if isinstance(cache.bias, Bias):
-        d_bias = cache.bias.pushed(d_bias, *_whole(d_scores), cache.query, d_query, cache.scale)
-    return (d_scores if d_bias is None else d_scores + d_bias), d_products
+def scores_tangent(
+    cache: Cache, d_query: Array | None, d_key: Array | None, d_bias: Any, d_scale: Array | None
+) -> tuple[Any, Any]:
+    """The tangent of the scores, and that of the scaled products that they are made of; None is zero, in both ways."""
+    scaled, factor = with_scale(cache.query, cache.scale)
+    d_scaled = d_query
+    if is_row_scale(cache.scale):  # (..., n, d_k) (dot-product.113)
+        d_scaled = added(
+            None if d_query is None else d_query * cache.scale, None if d_scale is None else cache.query * d_scale
+        )
+    of_query = None if d_scaled is None else pair_products(d_scaled, cache.key)  # (..., n, m)
+    of_key = None if d_key is None else pair_products(scaled, d_key)  # (..., n, m)
+    d_scores = d_products = added(of_query, of_key)
+    if d_products is not None:
+        d_scores = d_products = d_products * factor  # (..., n, m) (dot-product.40, dot-product.106)
+        if cache.uncapped is not None:
+            d_scores = backward_times(d_products, slope_of_capped(cache.uncapped, cache.softcap))  # (dot-product.68)
+    if cache.bias is None or isinstance(cache.bias, np.ndarray):
+        return added(d_scores, d_bias), d_products
+    of_scaled, scale = scaled * factor, cache.scale
+    of_scaled = of_scaled if d_scaled is None else dual(of_scaled, d_scaled * factor)
+    key = cache.key if d_key is None else dual(cache.key, d_key)
+    scale = scale if d_scale is None else dual(scale, d_scale)
+    return added(
+        d_scores, biases.tangent(cache.bias, d_bias, operands(cache.scores, of_scaled, key, scale))
+    ), d_products
 
 
-def _push_output(cache: Cache, d_weights: Array, d_value: Array) -> Array:
-    # forward was output = dropped @ value: a term for the weights that move
+def output_tangent(cache: Cache, d_weights: Array, d_value: Array) -> Array:
+    """The tangent of the output from those of the weights and the values."""
+    # forward was output = dropped @ value: a term for the tangent of the weights
     of_weights = product(drop(d_weights, cache.dropout), cache.value, cache.mask)  # (..., n, d_v) (dot-product.44)
-    # and one for the values
+    # and one for that of the values
     d_output: Array = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
     return d_output
 
@@ -352,10 +421,10 @@ def slope_of_capped(products: Array, softcap: Any) -> Array:
     return slope
 
 
-def _whole(scores: Array) -> tuple[slice, slice]:
-    """All scores as one block."""
+def operands(scores: Array, scaled: Array, key: Array, scale: Any) -> Operands:
+    """What biases of all scores, as one block, may read."""
     n, m = scores.shape[-2:]
-    return slice(0, n), slice(0, m)
+    return Operands(slice(0, n), slice(0, m), scaled, key, scale)
 
 
 @passes.double_backward
@@ -364,77 +433,82 @@ def double_backward(
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     # (dot-product.103, dot-product.105)
-    d_d_output, gradients, between = push_backward(d_gradients, d_output, cache)
+    d_d_output, gradients, between = backward_tangent(d_gradients, d_output, cache)
     return (d_d_output, gradients), between
 
 
-def push_slope(
-    d_scores: Array, moved_d_scores: Array, of_products: tuple[Array, Array], softcap: Any
+def slope_tangent(
+    d_scores: Array, d_scores_tangent: Array, of_products: tuple[Array, Array], softcap: Any
 ) -> tuple[Array, Array]:
-    """The gradient of products below a softcap from that of the scores, and how it moves when the products do."""
-    products, moved_products = of_products
+    """The gradient of products below a softcap from that of the scores, and its tangent."""
+    products, products_tangent = of_products
     slope = slope_of_capped(products, softcap)  # (..., n, m)
     bend = -2 * slope * np.tanh(products / softcap) / softcap  # (..., n, m)
-    d_products, by_scores = backward_times(d_scores, slope), backward_times(moved_d_scores, slope)
-    return d_products, by_scores + backward_times(d_scores, bend * moved_products)  # (dot-product.107)
+    d_products, by_scores = backward_times(d_scores, slope), backward_times(d_scores_tangent, slope)
+    return d_products, by_scores + backward_times(d_scores, bend * products_tangent)  # (dot-product.107)
 
 
-def push_backward(
-    along: Gradients, d_output: Array, cache: Cache, d_logsumexp: Array | None = None
+def backward_tangent(
+    tangents: Gradients, d_output: Array, cache: Cache, d_logsumexp: Array | None = None
 ) -> tuple[Array, Gradients, tuple[Array, ...]]:
-    """How the output and the gradients of `backward` move with the inputs. For ops.
+    """The tangents of the output and of the gradients of `backward`, along those of the inputs. For ops.
 
-    With the gradient of the log-sum-exp, (..., n, 1), they are those of it, too. Beside them what is on the way: how
-    the scores and their gradients move.
+    With the gradient of the log-sum-exp, (..., n, 1), the gradients are of it, too. Beside them what is on the way: the
+    tangents of the scores and of their gradients.
     """
     flows, shape = pairs_that_flow(cache.mask, d_output), cache.weights.shape
-    moved_scores, moved_products = _push_scores(cache, along.query, along.key, along.bias)  # (..., n, m)
+    d_inputs = tangents.query, tangents.key, tangents.bias, tangents.scale
+    scores, products = scores_tangent(cache, *d_inputs)  # (..., n, m)
 
     # backward was d_dropped = d_output @ value^T, d_weights = d_dropped * dropout
     d_dropped = pair_products(d_output, cache.value, flows)  # (..., n, m) (dot-product.95)
-    moved_d_dropped = pair_products(d_output, along.value, flows)  # (..., n, m) (dot-product.94)
+    d_dropped_tangent = pair_products(d_output, tangents.value, flows)  # (..., n, m) (dot-product.94)
     # (dot-product.104)
-    d_weights, moved_d_weights = (drop(sum_to(x, shape), cache.dropout) for x in (d_dropped, moved_d_dropped))
+    d_weights, d_weights_tangent = (drop(sum_to(x, shape), cache.dropout) for x in (d_dropped, d_dropped_tangent))
 
     # backward was d_scores = the Jacobian of softmax times d_weights (dot-product.96, dot-product.108)
     d_sinks = None
     if cache.weights_by is not None:
-        of_weights = weightings.backward_tangent(d_weights, moved_d_weights, moved_scores, cache.softmax)
-        d_scores, moved_d_scores, moved_weights = of_weights
+        of_weights = weightings.backward_tangent(d_weights, d_weights_tangent, scores, cache.softmax)
+        d_scores, d_scores_tangent, weights = of_weights
     else:
-        moved_sink = None if along.sink is None else along.sink[..., None, None]
+        sink = None if tangents.sink is None else tangents.sink[..., None, None]
         columns = softmax.times_moving_jacobian_and_logsumexp(
             rows.with_column(d_weights, 0, cache.sink),
-            rows.with_column(moved_d_weights, 0, cache.sink),
-            rows.with_column(moved_scores, moved_sink, cache.sink),
+            rows.with_column(d_weights_tangent, 0, cache.sink),
+            rows.with_column(scores, sink, cache.sink),
             d_logsumexp,
             cache.softmax,
         )
         # (..., n, m) (dot-product.97, dot-product.99)
-        (d_scores, _), (moved_d_scores, d_sinks), (moved_weights, _) = (
+        (d_scores, _), (d_scores_tangent, d_sinks), (weights, _) = (
             rows.without_column(x, cache.sink) for x in columns
         )
     d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.109)
 
     # backward was d_value = dropped^T @ d_output (dot-product.93)
-    d_value = product(transposed(drop(moved_weights, cache.dropout)), d_output, transposed(flows))  # (..., m, d_v)
+    d_value = product(transposed(drop(weights, cache.dropout)), d_output, transposed(flows))  # (..., m, d_v)
 
-    # backward was d_products = d_scores * slope, both of which move
-    d_products, moved_d_products = d_scores, moved_d_scores
+    # backward was d_products = d_scores * slope, a product of two that both have tangents
+    d_products, d_products_tangent = d_scores, d_scores_tangent
     if cache.uncapped is not None:
-        products = cache.uncapped, moved_products
-        d_products, moved_d_products = push_slope(d_scores, moved_d_scores, products, cache.softcap)
+        below_cap = cache.uncapped, products
+        d_products, d_products_tangent = slope_tangent(d_scores, d_scores_tangent, below_cap, cache.softcap)
 
-    # backward was d_query = scale * d_products @ key, d_key = scale * d_products^T @ query (dot-product.102)
-    d_query = backward_product(moved_d_products, cache.key, cache.scale)  # (..., n, d_k)
-    d_query = d_query + backward_product(d_products, along.key, cache.scale)  # (dot-product.100)
-    d_key = backward_product(transposed(moved_d_products), cache.query, cache.scale)  # (..., m, d_k)
-    d_key = d_key + backward_product(transposed(d_products), along.query, cache.scale)  # (dot-product.101)
-    d_bias = moved_d_scores
-    if isinstance(cache.bias, Bias):
-        moving = np.asarray(d_scores), np.asarray(moved_d_scores), cache.query, along.query, along.bias
-        d_bias, of_bias = cache.bias.pushed_gradients(*_whole(d_scores), *moving, cache.scale)
-        d_query = d_query if of_bias is None else d_query + of_bias
-    gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink)
-    between = moved_scores, moved_d_scores, moved_d_products
-    return _push_output(cache, moved_weights, along.value), gradients, between
+    # backward was d_query = scale * d_products @ key, d_key = scale * d_products^T @ query (dot-product.102), each
+    # a product of two (dot-product.100, dot-product.101)
+    query, key, scale = dual(cache.query, tangents.query), dual(cache.key, tangents.key), cache.scale
+    if is_row_scale(scale):
+        scale = dual(scale, tangents.scale)
+    of_bias = OfBlock(dual(d_scores, d_scores_tangent))
+    if cache.bias is not None and not isinstance(cache.bias, np.ndarray):
+        scaled, factor = with_scale(query, scale)
+        bias = biases.with_tangent(cache.bias, tangents.bias)
+        of_bias = biases.gradients(bias, of_bias.array, operands(d_scores, scaled * factor, key, scale))
+    of_products = from_products(dual(d_products, d_products_tangent), of_bias, query, key, scale)
+    d_query, d_key, d_scale = map(velocity_of, of_products)
+    d_bias: Any = of_bias.array
+    d_bias = list(map(velocity_of, d_bias)) if isinstance(d_bias, list) else velocity_of(d_bias)
+    gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink, scale=d_scale)
+    between = scores, d_scores_tangent, d_products_tangent
+    return output_tangent(cache, weights, tangents.value), gradients, between

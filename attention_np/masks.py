@@ -460,9 +460,10 @@ def visible_pairs(shape: tuple[int, ...], mask: npt.ArrayLike | None, bias: Any,
         together.append(arguments.as_mask(mask, shape))
     if as_flag("is_causal", is_causal):
         together.append(causal(*shape[-2:]))  # (masks.33)
-    if bias is not None and not holds_array(bias):
-        check_broadcasts_to("bias", bias, shape)
-        hidden = bias.real == -np.inf  # (masks.5)
-        if hidden.any():
-            together.append(~hidden)
+    for one in bias if isinstance(bias, list) else [bias]:
+        if one is not None and not holds_array(one):
+            check_broadcasts_to("bias", one, shape)
+            hidden = one.real == -np.inf  # (masks.5)
+            if hidden.any():
+                together.append(~hidden)
     return np.atleast_2d(reduce(operator.and_, together)) if together else None  # (masks.49)

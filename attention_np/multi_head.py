@@ -244,7 +244,7 @@ def forward(
         within = masks.sliding_window(n, m, **masks.as_window(window))
         mask = within if mask is None else mask & within
     dropout_p = as_probability(dropout_p, rng)
-    compute = precision(query, key, value, *parameters, bias).compute
+    compute = precision(query, key, value, *parameters, *biases.terms_of(bias)).compute
     d_k = parameters.w_query.shape[1] // num_heads
     biases.check(bias, shape, d_k)
     has_gain = parameters.query_gain is not None or parameters.key_gain is not None
@@ -288,7 +288,7 @@ def attend(
     # scores, weights and outputs, the heads being one more leading axis (multi-head.6, multi-head.7, multi-head.8)
     # (..., num_heads, n, d_v) (multi-head.9, multi-head.10)
     sink = None if parameters.sink is None else narrowed(parameters.sink)
-    heads, attention = dot_product.attend.mathematics(q, k, v, bias, sink, mask, scale, softcap, dropout)
+    heads, attention = dot_product.attend.mathematics(q, k, v, bias, sink, scale, mask, softcap, dropout)
     combined = _combine(heads)  # (..., n, num_heads * d_v) (multi-head.11, multi-head.12)
     # (..., n, d_output) (multi-head.13, multi-head.14)
     output = affine_map(combined, parameters.w_output, parameters.b_output)

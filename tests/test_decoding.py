@@ -42,14 +42,15 @@ def arrays() -> tuple[Array, Array, Array]:
 
 def of_rows(options: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
     """The options of these queries, and the keys so far."""
-    found = dict(options)
-    for name in {"mask", "bias"} & options.keys():
-        x = options[name]
+
+    def part(x: Any) -> Any:
+        if isinstance(x, list):
+            return [part(one) for one in x]
         if isinstance(x, np.ndarray):
-            found[name] = x[..., :stop] if x.shape[-2] == 1 else x[..., start:stop, :stop]
-        elif x.shape[-1] == N:  # forgetting gates
-            found[name] = x.with_array(x.array[:, :stop])
-    return found
+            return x[..., :stop] if x.ndim == 1 or x.shape[-2] == 1 else x[..., start:stop, :stop]
+        return x.with_array(x.array[:, :stop]) if x.shape[-1] == N else x  # forgetting gates
+
+    return {name: part(x) if name in {"mask", "bias"} else x for name, x in options.items()}
 
 
 def decoded(cache: KeyValueCache, chunks: list[int], **options: Any) -> Array:
@@ -95,11 +96,13 @@ BIASES = {
     "t5": biases.t5(normal(8, 8, 2), bidirectional=False, max_distance=16),
     "shaw": biases.shaw(normal(9, 7, 4)),
     "forgetting": biases.forgetting(-np.abs(normal(10, 2, N))),
+    "products of keys": biases.products(normal(11, 3, 4), np.arange(N * N).reshape(N, N) % 3, of="key"),
 }
+BIASES["a list"] = [BIASES["t5"], biases.table(normal(12, 5), np.arange(N * N).reshape(N, N) % 5), normal(13, N)]
 
 
 @each("bias", BIASES.values())
-def test_positions_of_a_bias_count_from_the_first_key(bias: biases.Bias) -> None:
+def test_positions_of_a_bias_count_from_the_first_key(bias: Any) -> None:
     expected, _ = dot_product.forward(*arrays(), is_causal=True, bias=bias, softcap=2.0)
     windowed, _ = dot_product.forward(*arrays(), mask=masks.sliding_window(N, left=5), bias=bias, softcap=2.0)
     for chunks in CHUNKS.values():

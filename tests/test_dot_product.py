@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import SHAPES, SOME_HIDDEN, Array, Shape, assert_close, assert_same_bits, attentions, each, normal
 
-from attention_np import blockwise, dot_product
+from attention_np import biases, blockwise, dot_product, gradcheck
 
 
 def arrays() -> dict[str, Array]:
@@ -214,7 +214,7 @@ def test_a_query_that_may_attend_to_nothing_gives_all_to_its_sink_and_gets_zero_
     assert_same_bits(output[:, dead], np.zeros((2, 1, 2)))
     assert_same_bits(cache.softmax.logsumexp[:, dead, 0], x["sink"][:, None])
     gradients = dot_product.backward(np.where(dead[:, None], 1.0, np.zeros((2, 4, 2))), cache)
-    assert all(not gradient.any() for gradient in gradients)
+    assert all(not gradient.any() for gradient in gradients[:-1])
     for m, sink in ((0, 0.5), (3, -np.inf), (3, np.inf)):
         output, cache = dot_product.forward(np.ones((2, 1)), np.ones((m, 1)), np.ones((m, 1)), sink=sink)
         assert_same_bits(output, np.full((2, 1), float(m > 0 > sink)))
@@ -258,3 +258,117 @@ def test_a_scalar_sink_never_upcasts_and_an_array_does() -> None:
     assert (gradients.sink.dtype, gradients.sink.shape) == (np.float32, ())
     output, cache = dot_product.forward(**x, sink=np.array(0.0))
     assert output.dtype == np.float64
+
+
+def with_scales(**others: Any) -> dict[str, Any]:
+    shapes = {"query": (2, 1, 4, 3), "key": (2, 5, 3), "value": (2, 5, 2), "scale": (2, 4, 1)}
+    return {name: normal(i, *shape) for i, (name, shape) in enumerate(shapes.items())} | others
+
+
+def test_a_scale_of_each_query_is_its_number() -> None:
+    x = with_scales()
+    output, cache = dot_product.forward(**x, softcap=0.7)
+    for head, i in np.ndindex(2, 4):
+        scale = float(x["scale"][head, i, 0])
+        alone = x | {"query": x["query"][..., i : i + 1, :], "scale": scale}
+        assert_close(output[:, head, i], dot_product.forward(**alone, softcap=0.7)[0][:, head, 0], 1e-14)
+    assert_same_bits(cache.scale, x["scale"])
+    everywhere = dot_product.forward(**x | {"scale": np.full(1, 0.3)})[0]
+    assert_close(everywhere, dot_product.forward(**x | {"scale": 0.3})[0], 1e-14)
+
+
+def test_gradients_of_a_scale_of_each_query_are_numerical_ones() -> None:
+    index = np.arange(20).reshape(4, 5) % 3
+    parts = [biases.products(normal(9, 3, 3), index, of=of) for of in ("query", "key")]
+    x = with_scales(bias=parts, sink=normal(8, 2))
+    x["scale"][0, 1], x["scale"][1, 2] = 0, -1
+    for options in ({}, {"softcap": 0.8, "is_causal": True, "dropout_p": 0.3, "rng": 3}):
+        report = gradcheck.check_op(dot_product, x, method="complex-step", **options)
+        report.raise_if_failed()
+        assert max(entry.max_relative_error for entry in report.inputs) <= 1e-12
+
+
+def test_a_scale_that_is_a_number_has_no_gradient_and_no_tangent() -> None:
+    x = with_scales()
+    for scale in (None, 2, 0.5, np.float32(0.5), np.array(0.5)):
+        output, cache = dot_product.forward(**x | {"scale": scale})
+        gradients = dot_product.backward(output, cache)
+        assert gradients.scale is None
+        assert dot_product.double_backward(gradients, output, cache)[1].scale is None
+        with pytest.raises(ValueError, match=r"^a tangent was given for scale, but forward was called without scale$"):
+            dot_product.jvp(cache, scale=np.ones(()))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.longdouble])
+def test_a_scale_of_each_query_follows_the_rules_of_dtypes(dtype: Any) -> None:
+    x = {name: array.astype(dtype) for name, array in with_scales().items()}
+    output, cache = dot_product.forward(**x)
+    assert {output.dtype, *(d.dtype for d in dot_product.backward(output, cache) if d is not None)} == {np.dtype(dtype)}
+    exact, _ = dot_product.forward(**with_scales())
+    assert_close(output.astype(np.float64), exact, 20 * max(np.finfo(dtype).eps, 1e-16))
+    x["scale"] = x["scale"].astype(np.float64)
+    output, cache = dot_product.forward(**x)
+    assert output.dtype == np.result_type(np.float32 if dtype == np.float16 else dtype, np.float64)
+    assert dot_product.backward(output, cache).query.dtype == dtype
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_scale_of_a_query_that_attends_nowhere_or_has_no_gradient_is_nobodys_business(number: float) -> None:
+    x, mask = with_scales(), np.ones((4, 5), np.bool_)
+    mask[1] = False
+    d_output = normal(8, 2, 2, 4, 2)
+    d_output[..., 2, :] = 0
+    clean, cache = dot_product.forward(**x, mask=mask)
+    expected = dot_product.backward(d_output, cache)
+    x["scale"] = x["scale"].copy()
+    x["scale"][:, 1:3] = number
+    x["query"][:, :, 1] = np.nan
+    output, cache = dot_product.forward(**x, mask=mask)
+    others = [0, 1, 3]
+    assert_same_bits(output[..., others, :], clean[..., others, :])
+    gradients = dot_product.backward(d_output, cache)
+    for found, d in zip(gradients, expected, strict=True):
+        if d is not None:
+            assert_close(found, d, 1e-14)
+    np.testing.assert_array_equal(gradients.query[..., 1:3, :], 0)
+    np.testing.assert_array_equal(gradients.scale[:, 1:3], 0)
+    along = {name: normal(9, *array.shape) for name, array in x.items()}
+    assert np.isfinite(dot_product.jvp(cache, **along)[..., others, :]).all()
+    _, twice = dot_product.double_backward(dot_product.Gradients(**along, bias=None, sink=None), d_output, cache)
+    assert all(np.isfinite(d).all() for d in twice if d is not None)
+
+
+@each(("of_query", "of_scale", "of_key"), [(1e155, 1e153, 1e-308), (1e-200, 1e300, 1e-100)])
+def test_a_scaled_query_that_leaves_the_range_on_its_way_is_found(
+    of_query: float, of_scale: float, of_key: float
+) -> None:
+    x = with_scales()
+    usual, cache = dot_product.forward(**x)
+    d_output = usual / 4  # for the gradient of the keys to fit
+    expected = dot_product.backward(d_output, cache)
+    factors = {"query": of_query, "scale": of_scale, "key": of_key, "value": 1.0}
+    output, cache = dot_product.forward(**{name: array * factors[name] for name, array in x.items()})
+    assert_close(output, usual, 1e-13)
+    gradients = dot_product.backward(d_output, cache)
+    for name, factor in factors.items():
+        assert_close(getattr(gradients, name) * factor, getattr(expected, name), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scale", "error", "sentence"),
+    [
+        (np.ones(4), ValueError, r"scale must broadcast to \(..., n, 1\) of the scores, whose shape is \(2, 2, 4, 1\)"),
+        (
+            np.ones((3, 1)),
+            ValueError,
+            r"scale must broadcast to \(..., n, 1\) of the scores, .*\(scale.shape=\(3, 1\)\)",
+        ),
+        (np.ones((4, 1), int), TypeError, "scale must hold floating-point numbers, not int64"),
+        (np.ma.masked_array([[1.0]]), TypeError, "scale must not be a masked array"),
+        ([[1.0], [2.0, 3.0]], ValueError, "scale must be an array of numbers"),
+        ("a", TypeError, "scale must be a number, not 'a'"),
+    ],
+)
+def test_a_scale_that_cannot_be_used_is_refused(scale: Any, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=f"^{sentence}"):
+        dot_product.forward(**with_scales() | {"scale": scale})

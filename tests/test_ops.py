@@ -267,7 +267,6 @@ TYPES: Refused = {
     "scale": [
         ({"scale": "a"}, "scale must be a number, not 'a'", ""),
         ({"scale": 1j}, "scale must be a number, not 1j", ""),
-        ({"scale": np.ones(3)}, "scale must be a number, not array", ""),
         ({"scale": True}, "scale must be a number, not True", ""),
     ],
     "softcap": [
@@ -282,6 +281,7 @@ TYPES: Refused = {
     "parameters": [
         (with_parameters(w_key=None), "parameters.w_key must hold floating-point numbers, not object", ""),
         ({"parameters": tuple(random_parameters(0))}, "parameters must be a multi_head.Parameters, not tuple", ""),
+        ({"scale": np.ones(3)}, "scale must be a number, not array", ""),
         ({"num_heads": True}, "num_heads must be an integer, not True", ""),
         ({"num_heads": 1.5}, "num_heads must be an integer, not float", ""),
         ({"num_heads": "2"}, "num_heads must be an integer, not str", ""),
@@ -306,7 +306,7 @@ VALUES: Refused = {
         ({"mask": FEW}, f"mask {BROADCAST}", "mask"),
     ],
     "bias": [
-        ({"bias": RAGGED}, "bias must be an array of floating-point numbers: ", ""),
+        ({"bias": tuple(RAGGED)}, "bias must be an array of floating-point numbers: ", ""),
         ({"bias": np.ones(4)}, f"bias {BROADCAST}", "bias"),
         ({"dropout_p": 1.0, "rng": 0}, "dropout_p must be at least 0 and less than 1, not 1.0", ""),
         ({"dropout_p": -0.1, "rng": 0}, "dropout_p must be at least 0 and less than 1, not -0.1", ""),

@@ -253,6 +253,8 @@ def visibility(x: Array) -> None:
     assert_type(biases.forgetting(x), biases.Bias)
     assert_type(biases.shaw(x), biases.Bias)
     assert_type(biases.t5(x), biases.Bias)
+    assert_type(biases.table(x, [[0]]), biases.Bias)
+    assert_type(biases.products(x, [[0]], of="key"), biases.Bias)
     biases.check(x, (2, 2), 2)
 
 

@@ -13,16 +13,25 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from attention_np import biases
 from attention_np._blockwise import plain, scratch
 from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, with_column, with_counters
-from attention_np._blockwise.tiles import Cotangent, Tangent, Tile, slices
-from attention_np._lib.arrays import Array, added, is_finite, sum_of_squares, transposed
+from attention_np._blockwise.tiles import (
+    Cotangent,
+    Tangent,
+    Tile,
+    TileGradients,
+    cut_arrays,
+    cut_tangents,
+    slices,
+)
+from attention_np._lib.arrays import Array, is_finite, is_row_scale, sum_of_squares, transposed
 from attention_np._lib.dropout import drop
+from attention_np._lib.dual import dual, value_of, velocity_of
 from attention_np._lib.products import apart
 from attention_np._lib.wide import is_wide
-from attention_np.biases import Bias
-from attention_np.dot_product import capped, push_slope, slope_of_capped
-from attention_np.rules import cut
+from attention_np.biases import Operands
+from attention_np.dot_product import capped, slope_of_capped, slope_tangent, through_scale
 
 KEYS = 2048  # that are prepared together
 _OF_ROWS = ("d_output", "output", "shift", "total")
@@ -35,16 +44,6 @@ PAIRS = 2**17  # of a query and a key that are worked on at once, at most, where
 
 
 Found = TypeVar("Found")
-
-
-class TileGradients(NamedTuple):
-    """What a tile contributes to the gradients of its own parts of the arrays."""
-
-    query: Array  # (n, d_k)
-    key: Array  # (m, d_k)
-    value: Array  # (m, d_v)
-    bias: Array | None  # of the shape of the tile's
-    sink: Array | None = None  # (), of rows that were differentiated as a whole
 
 
 class _Exponential(NamedTuple):
@@ -97,7 +96,7 @@ def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
         return
     sums, totals, shifts = _sums(tiles, query, bound)
     outputs = sums / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
-    natural = abs(tiles[0].scale) if tiles[0].only_scaled else 1  # what makes a score of a shift
+    natural = abs(tiles[0].factor) if tiles[0].only_scaled else 1  # what makes a score of a shift
     logsumexps = shifts * natural + np.log(totals)  # (h, n) (blockwise.5); of nothing it is minus infinity
     all_finite = is_finite(outputs) and not np.isnan(logsumexps).any()
     for tile, *found in zip(tiles, outputs, logsumexps, shifts, totals, strict=True):
@@ -185,7 +184,7 @@ def _make_scores(tile: Tile, products: Array, bias: Array | None) -> Any:
     """Make scores of products that are not only scaled; what makes exponents of either."""
     if tile.only_scaled:
         return _factor(tile)
-    products *= abs(tile.scale)
+    products *= abs(tile.factor)
     if tile.softcap is not None:
         products[...] = capped(products, tile.softcap)  # (blockwise.59)
     if bias is not None:
@@ -195,7 +194,7 @@ def _make_scores(tile: Tile, products: Array, bias: Array | None) -> Any:
 
 def _factor(tile: Tile) -> Any:
     """What makes an exponent of the exponential out of a product of a query and a key."""
-    return tile.dtype.type(abs(np.longdouble(tile.scale)) * _exponential(tile.dtype).unit)  # (blockwise.33)
+    return tile.dtype.type(abs(np.longdouble(tile.factor)) * _exponential(tile.dtype).unit)  # (blockwise.33)
 
 
 def _is_to_scale_queries(tile: Tile) -> bool:
@@ -208,7 +207,12 @@ def _is_to_scale_queries(tile: Tile) -> bool:
 
 
 def _queries(tiles: Sequence[Tile]) -> Array:
-    """The queries (h, n, d_k), negated if the scale is: the factor is not. Memory of their own: see :func:`apart`."""
+    """The queries (h, n, d_k), scaled if each has a scale of its own, else negated if the scale is: the factor is not.
+
+    In memory of their own: see :func:`apart`.
+    """
+    if is_row_scale(tiles[0].scale):
+        return _stacked(tiles, "query") * _stacked(tiles, "scale")
     return _stacked(tiles, "query") * (1 if tiles[0].scale >= 0 else -1)
 
 
@@ -220,11 +224,11 @@ def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients
 
 def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
     if tiles[0].dtype.kind == "c" or not all(map(_can_be_divided, given)):
-        yield from (TileGradients(*plain.differentiate(*both)) for both in zip(tiles, given, strict=True))
+        yield from (plain.differentiate(*both) for both in zip(tiles, given, strict=True))
         return
     for tile, one, gradients in zip(tiles, given, _gradients(tiles, given), strict=True):
-        finite = all(is_finite(gradient) for gradient in gradients if gradient is not None)
-        yield gradients if finite else TileGradients(*plain.differentiate(tile, one))
+        finite = all(is_finite(x) for part in gradients for x in biases.terms_of(part))
+        yield gradients if finite else plain.differentiate(tile, one)
 
 
 def _can_be_divided(given: Cotangent) -> bool:
@@ -253,8 +257,7 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     else:
         d_output = apart(d_output, value)
     d_query, d_key = np.zeros_like(query_over), np.zeros_like(key)
-    by_bias = np.zeros_like(d_query) if isinstance(tile.bias, Bias) else d_query
-    d_bias = [None if one.bias is None else np.zeros(one.bias.shape, one.dtype) for one in tiles]
+    of_biases = [plain.zeros(one) for one in tiles] if tile.bias is not None else []
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
     for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
         weights, below_cap = again.weights((heads, rows), (heads, columns), visible, bias)  # (h, b, c)
@@ -271,20 +274,29 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         if tile.dropout is not None:
             weights *= factors  # (blockwise.31)
         if bias is not None:
-            of_tiles = zip(tiles[heads], d_bias[heads], by_bias[heads], d_scores * inverse[heads, rows], strict=True)
-            for of_tile in of_tiles:
-                plain.add_bias_gradient(*of_tile, rows, columns)
+            of_tiles = zip(tiles[heads], of_biases[heads], d_scores * inverse[heads, rows], strict=True)
+            for of_tile, into, d_own in of_tiles:
+                read = of_tile.operands(rows, columns)
+                plain.add_read(into, plain.add_bias_gradient(of_tile.bias, into.bias, d_own, read), read)
         if below_cap is not None:
             d_scores *= slope_of_capped(below_cap, tile.softcap)  # (blockwise.60)
         own_d_value, own_d_key, own_d_query = d_value[heads, columns], d_key[heads, columns], d_query[heads, rows]
         _add_product(own_d_value, transposed(weights), d_output_over[heads, rows], terms_of_columns)  # (blockwise.9)
         _add_product(own_d_key, transposed(d_scores), query_over[heads, rows], terms_of_columns)  # (blockwise.13)
         _add_product(own_d_query, d_scores, key[heads, columns], terms_of_rows)  # (blockwise.12)
-    d_query *= tile.scale * inverse
-    if isinstance(tile.bias, Bias):
-        d_query += by_bias
-    d_key *= abs(tile.scale)
-    return (TileGradients(*found) for found in zip(d_query, d_key, d_value, d_bias, strict=True))
+    d_query *= tile.factor * inverse
+    d_key *= abs(tile.factor)
+    for k, into in enumerate(of_biases):
+        d_query[k] += into.query * tile.factor
+        d_key[k] += into.key
+    d_scale: Any = None
+    if is_row_scale(tile.scale):  # (blockwise.70, blockwise.71)
+        d_query, d_scale = through_scale(d_query, _stacked(tiles, "query"), _stacked(tiles, "scale"))
+        for k, into in enumerate(of_biases):
+            d_scale[k] += into.scale
+    for k in range(len(tiles)):
+        d_bias = of_biases[k].bias if of_biases else None
+        yield TileGradients(d_query[k], d_key[k], d_value[k], d_bias, scale=None if d_scale is None else d_scale[k])
 
 
 class _Again:
@@ -308,7 +320,7 @@ class _Again:
         exponential, _, least, small = _exponential(tile.dtype)
         weights = _product("weights", self.query[rows], transposed(self.key[columns]))
         if tile.softcap is not None:
-            below_cap = weights * abs(tile.scale)
+            below_cap = weights * abs(tile.factor)
         if not tile.only_scaled:
             factor = _make_scores(tile, weights, bias)
             weights -= self.shift[rows]
@@ -339,7 +351,7 @@ def _differentiate_twice(tile: Tile, given: Cotangent, along: Tangent) -> tuple[
     if usual and plain.without_logsumexp(given.logsumexp, given.output) is None:
         with scratch.own():
             found = _twice(replace(tile, block_size=block_size), given, along)
-        if all(x is None or is_finite(x) for x in found):
+        if all(is_finite(x) for part in found for x in biases.terms_of(part)):
             return found
     return plain.whole_rows_twice(tile, given, along)
 
@@ -350,18 +362,30 @@ def _twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]
     Twice over the keys, since how the log-sum-exp and the output move is known behind the last of them.
     """
     query, key, value = tile.take(tile.query), tile.take(tile.key), tile.take(tile.value)
+    given_query, scale = dual(query, along.query), tile.scale
+    scaled = given_query
+    if is_row_scale(scale):
+        scale = dual(tile.take(scale), along.scale)
+        scaled = given_query * scale  # (n, d_k) (blockwise.69)
+    query, d_query = value_of(scaled), velocity_of(scaled)
     again = _Again(tile, _queries([tile])[0], key, given.shift[:, None])
     inverse = (1 / np.where(given.total == 0, np.inf, given.total))[:, None]  # (n, 1) (blockwise.55)
     # Two terms are one product of vectors that are twice as long.
-    moving_query = np.concatenate([along.query, query], axis=-1) * tile.scale  # (n, 2 d_k)
+    moving_query = np.concatenate([d_query, query], axis=-1) * tile.factor  # (n, 2 d_k)
     moving_key = np.concatenate([key, along.key], axis=-1)  # (m, 2 d_k)
-    d_query, d_key, d_value, d_bias = plain.zeros(tile)
-    d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
+    gradients, of_biases = plain.zeros(tile), plain.zeros(tile)
+    d_scaled, d_key, d_value = gradients.query, gradients.key, gradients.value
+    first_d_scaled, d_sink = np.zeros_like(query), gradients.sink  # where each has a scale: not the tangent, but itself
     # (n, 1) (blockwise.61)
     share = np.zeros_like(inverse) if tile.sink is None else np.exp(tile.sink - given.shift[:, None]) * inverse
     moved_output, deltas = np.zeros(given.output.shape, tile.dtype), plain.delta(tile, given)[:, None]
     d_outputs = apart(apart(given.d_output, value), along.value)
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
+
+    def operands(rows: slice, columns: slice) -> Operands:
+        of_rows = scale[rows] if is_row_scale(scale) else scale
+        of_keys = dual(key[columns], along.key[columns])
+        return Operands(rows, columns, scaled[rows] * tile.factor, of_keys, of_rows)
 
     def moving(rows: slice) -> Iterator[tuple[Any, ...]]:
         """Of each block: which keys, the multipliers of dropout, the weights, and how the scores and products move."""
@@ -373,11 +397,9 @@ def _twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]
             if below_cap is not None:
                 of_cap = below_cap, moved_scores.copy()
                 moved_scores *= slope_of_capped(below_cap, tile.softcap)
-            if isinstance(tile.bias, Bias):
-                of_rows = query[rows], along.query[rows], tile.scale
-                moved_scores += tile.bias.pushed(along.bias, rows, columns, *of_rows)
-            elif along.bias is not None:
-                moved_scores += cut(along.bias, rows, columns)
+            if tile.bias is not None:
+                of_block = (cut_arrays(tile.bias, rows, columns), cut_tangents(tile.bias, along.bias, rows, columns))
+                moved_scores += biases.tangent(*of_block, operands(rows, columns))
             factors = None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype)
             yield columns, factors, weights, moved_scores, of_cap  # (b, c) (blockwise.26)
 
@@ -395,7 +417,7 @@ def _twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]
             moved_sink = deltas[rows] * (moved_logsumexp - along.sink) - moved_delta
             d_sink += (share[rows] * moved_sink).sum()  # (blockwise.68)
 
-        of_keys = np.zeros_like(d_query[rows])
+        of_keys = np.zeros_like(d_scaled[rows])
         for columns, factors, weights, moved_scores, of_cap in moving(rows):
             moved_scores -= moved_logsumexp
             d_scores = _product("d_scores", d_output, transposed(value[columns]))
@@ -410,25 +432,32 @@ def _twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]
             d_scores *= weights  # (b, c) (blockwise.11)
             moved_scores *= weights  # how the weights move (blockwise.65)
             moved_weights = drop(moved_scores, factors)
-            if isinstance(tile.bias, Bias):
-                of_rows = query[rows], along.query[rows], along.bias, tile.scale
-                found, of_query = tile.bias.pushed_gradients(rows, columns, d_scores, moved_d_scores, *of_rows)
-                d_bias = added(d_bias, found)
-                if of_query is not None:
-                    d_query[rows] += of_query
-            else:
-                plain.add_bias_gradient(tile, d_bias, d_query, moved_d_scores, rows, columns)
+            if tile.bias is not None:
+                bias, read = biases.with_tangent(tile.bias, along.bias), operands(rows, columns)
+                of_bias = plain.add_bias_gradient(bias, gradients.bias, dual(d_scores, moved_d_scores), read)
+                plain.add_read(of_biases, of_bias, read)
+                if of_bias.query is not None:
+                    first_d_scaled[rows] += value_of(of_bias.query)
             if of_cap is not None:
-                d_scores, moved_d_scores = push_slope(d_scores, moved_d_scores, of_cap, tile.softcap)
+                d_scores, moved_d_scores = slope_tangent(d_scores, moved_d_scores, of_cap, tile.softcap)
             # (blockwise.67)
             _add_product(d_value[columns], transposed(moved_weights), d_output, terms_of_columns)
             _add_product(d_key[columns], transposed(moved_d_scores), query[rows], terms_of_columns)
-            _add_product(d_key[columns], transposed(d_scores), along.query[rows], terms_of_columns)
+            _add_product(d_key[columns], transposed(d_scores), d_query[rows], terms_of_columns)
             _add_product(of_keys, moved_d_scores, key[columns], terms_of_rows)
             _add_product(of_keys, d_scores, along.key[columns], terms_of_rows)
-        d_query[rows] += of_keys * tile.scale
-    d_key *= tile.scale
-    return moved_output, d_query, d_key, d_value, d_bias, d_sink
+            if is_row_scale(tile.scale):
+                _add_product(first_d_scaled[rows], d_scores, key[columns], terms_of_rows)
+        d_scaled[rows] += of_keys
+    d_scaled += of_biases.query
+    d_scaled *= tile.factor
+    d_key *= tile.factor
+    d_key += of_biases.key
+    d_scale = None
+    if is_row_scale(scale):
+        d_scaled, d_scale = map(velocity_of, through_scale(dual(first_d_scaled, d_scaled), given_query, scale))
+        d_scale += of_biases.scale
+    return moved_output, d_scaled, d_key, d_value, gradients.bias, d_sink, d_scale
 
 
 def _multipliers(tiles: Sequence[Tile], rows: slice, columns: slice) -> Array:
@@ -540,7 +569,7 @@ def _largest_exponent(tiles: Sequence[Tile], bound: float) -> Any:
 def _may_overflow(tile: Tile, bound: float) -> bool:
     """Whether a product or a score may leave the range: one that became minus infinity would leave no trace."""
     info = np.finfo(tile.dtype)
-    return bool(bound * max(1.0, abs(float(tile.scale))) > info.max * info.eps / 4)  # beside any bias that is finite
+    return bool(bound * max(1.0, abs(float(tile.factor))) > info.max * info.eps / 4)  # beside any bias that is finite
 
 
 def _length(vectors: Array) -> float:

@@ -10,23 +10,32 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import dot_product, softmax, weightings
-from attention_np._blockwise.tiles import Block, Cotangent, Tangent, Tile, slices
-from attention_np._lib.arrays import Array, added, sum_to, transposed
+from attention_np import biases, dot_product, softmax, weightings
+from attention_np._blockwise.tiles import (
+    Block,
+    Cotangent,
+    Tangent,
+    Tile,
+    TileGradients,
+    cut_arrays,
+    cut_tangents,
+    slices,
+)
+from attention_np._lib.arrays import Array, added, is_row_scale, sum_to, transposed
 from attention_np._lib.dropout import drop
+from attention_np._lib.dual import is_dual, velocity_of
 from attention_np._lib.products import (
     apart,
-    backward_product,
     backward_times,
     pair_products,
     pairs_that_flow,
     product,
 )
 from attention_np._lib.second_look import clipped_scores
-from attention_np._lib.wide import is_wide, widened
+from attention_np._lib.wide import is_wide, narrowed, widened
 from attention_np._softmax.rows import with_column, without_column
-from attention_np.biases import Bias
-from attention_np.dot_product import capped, slope_of_capped
+from attention_np.biases import Bias, OfBlock, Operands
+from attention_np.dot_product import capped, from_products, scores_tangent, slope_of_capped, with_scale
 from attention_np.rules import cut
 
 PAIRS_AT_ONCE = 2**18
@@ -63,16 +72,16 @@ def _whole_rows(tile: Tile, rows: slice) -> tuple[dot_product.Cache, Array | Non
     key = tile.take(tile.key)
     query = apart(tile.take(tile.query, rows), key)
     of_scores, scores, uncapped, visible, tops = dot_product.weights_of_scores(
-        query, key, block.bias, tile.sink, block.visible, tile.scale, tile.softcap, tile.weights_by
+        query, key, block.bias, tile.sink, tile.scale_of(rows), block.visible, tile.softcap, tile.weights_by
     )
     cache = dot_product.Cache(
         query=query,
         key=key,
         value=tile.take(tile.value),
-        bias=tile.bias.within(rows, tile.columns) if isinstance(tile.bias, Bias) else None,
+        bias=_bias_within(tile, rows),
         sink=tile.sink,
         mask=visible,
-        scale=tile.scale,
+        scale=tile.scale_of(rows),
         softcap=tile.softcap,
         weights_by=tile.weights_by,
         uncapped=uncapped,
@@ -85,6 +94,16 @@ def _whole_rows(tile: Tile, rows: slice) -> tuple[dot_product.Cache, Array | Non
     return cache, tops
 
 
+def _bias_within(tile: Tile, rows: slice) -> Any:
+    """The bias of some rows and all keys, counted from the first of each."""
+    if isinstance(tile.bias, Bias):
+        return tile.bias.within(rows, tile.columns)
+    cut_bias = cut_arrays(tile.bias, rows, tile.columns)
+    if isinstance(cut_bias, list):
+        return [x.within(rows, tile.columns) if isinstance(x, Bias) else x for x in cut_bias]
+    return cut_bias
+
+
 def jvp(tiles: Sequence[tuple[Tile, Tangent]]) -> list[tuple[Array, Array]]:
     """The tangents of the output, (n, d_v), and of the log-sum-exp, (n,), of tiles that hold all keys.
 
@@ -94,7 +113,7 @@ def jvp(tiles: Sequence[tuple[Tile, Tangent]]) -> list[tuple[Array, Array]]:
 
 
 def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
-    given = tangent.query, tangent.key, tangent.value, tangent.bias, tangent.sink
+    given = tangent.query, tangent.key, tangent.value, *biases.terms_of(tangent.bias), tangent.sink, tangent.scale
     dtypes = (x.dtype for x in given if x is not None)
     dtype = np.result_type(*dtypes)
     d_output, d_logsumexp = (np.zeros(shape, dtype) for shape in ((tile.n, tile.value.shape[1]), tile.n))
@@ -103,7 +122,9 @@ def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
     for rows in tile.row_blocks():
         for some in _few(tile, rows):
             cache, _ = _whole_rows(tile, some)
-            d_scores = _pushed_scores(cache, tangent, some)
+            d_query, d_scale = (None if x is None else x[some] for x in (tangent.query, tangent.scale))
+            d_bias = cut_tangents(tile.bias, tangent.bias, some, tile.columns)
+            d_scores, _ = scores_tangent(cache, d_query, tangent.key, d_bias, d_scale)  # (blockwise.26)
             if d_scores is not None or tangent.sink is not None:
                 d_scores = np.zeros((1, 1), tile.dtype) if d_scores is None else d_scores
                 d_scores = np.broadcast_to(d_scores, cache.weights.shape)
@@ -123,54 +144,45 @@ def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
     return d_output, d_logsumexp
 
 
-def _pushed_scores(cache: dot_product.Cache, tangent: Tangent, rows: slice) -> Array | None:
-    """How the scores of some rows move with the tangents that are given."""
-    d_query = None if tangent.query is None else tangent.query[rows]
-    of_query = None if d_query is None else pair_products(d_query, cache.key)
-    of_key = None if tangent.key is None else pair_products(cache.query, tangent.key)
-    d_scores = added(of_query, of_key)
-    if d_scores is not None:
-        d_scores = d_scores * cache.scale
-        if cache.uncapped is not None:
-            d_scores = backward_times(d_scores, slope_of_capped(cache.uncapped, cache.softcap))
-    n, m = cache.scores.shape
-    if isinstance(cache.bias, Bias):
-        d_bias = cache.bias.pushed(tangent.bias, slice(0, n), slice(0, m), cache.query, d_query, cache.scale)
-    else:
-        d_bias = None if tangent.bias is None else cut(tangent.bias, rows, slice(0, m))
-    return added(d_scores, d_bias)  # (blockwise.26)
-
-
 def _few(tile: Tile, rows: slice) -> Any:
     return slices(rows.start, rows.stop, max(1, PAIRS_AT_ONCE // tile.m))
 
 
-def _products(tile: Tile, query: Array, key: Array) -> Array:
-    """Of queries and keys, scaled; under a softcap those that do not fit the dtype are its largest number."""
-    products: Array = pair_products(query, key) * tile.scale
+def _products(tile: Tile, query: Array, key: Array, factor: Any) -> Array:
+    """Of scaled queries and keys; under a softcap those that do not fit the dtype are its largest number."""
+    products: Array = narrowed(pair_products(query, key) * factor)
     if tile.softcap is None or np.isfinite(products).all():
         return products
-    return clipped_scores(products, query, key, tile.scale, None)
+    return clipped_scores(products, query, key, factor, None)
 
 
-def _scores(tile: Tile, rows: slice, block: Block) -> Array:
-    """Of rows whose largest score is in range."""
-    query, key, bias = tile.take(tile.query, rows), tile.take(tile.key, block.columns), block.bias
-    products = _products(tile, query, key)
-    if tile.softcap is not None:
-        products = capped(products, tile.softcap)
-    scores = products if bias is None else products + bias
-    return scores if np.isfinite(scores).all() else clipped_scores(products, query, key, tile.scale, bias)
+def _scores(tile: Tile, rows: slice, block: Block) -> tuple[Array, Array]:
+    """Of rows whose largest score is in range; and the products that they are made of."""
+    query, factor = with_scale(tile.take(tile.query, rows), tile.scale_of(rows))
+    key, bias = tile.take(tile.key, block.columns), block.bias
+    products = _products(tile, query, key, factor)
+    below_bias = products if tile.softcap is None else capped(products, tile.softcap)
+    scores = below_bias if bias is None else below_bias + bias
+    if not np.isfinite(scores).all():
+        scores = clipped_scores(below_bias, query, key, factor, bias)
+    return scores, products
 
 
-def zeros(tile: Tile, wide: bool = False) -> tuple[Array, Array, Array, Array | None]:
+def zeros(tile: Tile, wide: bool = False) -> TileGradients:
     """Gradients of the arrays of a tile to add to; `wide`: they are `widened`."""
-    query, key, value = (np.zeros(array.shape, tile.dtype) for array in (tile.query, tile.key, tile.value))
-    bias = None if tile.bias is None else np.zeros(tile.bias.shape, tile.dtype)
-    if wide:
-        query, key, value = (widened(array) for array in (query, key, value))
-        bias = bias if isinstance(tile.bias, Bias) else widened(bias)
-    return query, key, value, bias
+
+    def zero(x: Any) -> Any:
+        if isinstance(x, list):
+            return [zero(one) for one in x]
+        if x is None:
+            return None
+        array = np.zeros(x.shape, tile.dtype)
+        return widened(array) if wide and not isinstance(x, Bias) else array
+
+    query, key, value, bias = map(zero, (tile.query, tile.key, tile.value, tile.bias))
+    sink = None if tile.sink is None else np.zeros((), tile.dtype)
+    scale = zero(tile.scale) if is_row_scale(tile.scale) else None
+    return TileGradients(query, key, value, bias, sink, scale)
 
 
 def delta(tile: Tile, given: Cotangent) -> Array:
@@ -179,51 +191,72 @@ def delta(tile: Tile, given: Cotangent) -> Array:
     return result if given.d_logsumexp is None else result - given.d_logsumexp  # (blockwise.17)
 
 
-def add_bias_gradient(
-    tile: Tile, d_bias: Array | None, d_query: Array, d_scores: Array, rows: slice, columns: slice
+def add_bias_gradient(bias: Any, d_bias: Any, d_scores: Array, operands: Operands) -> OfBlock:
+    """Add the gradient of a block of scores to those of the biases in them; what else they read has what is returned.
+
+    Of dual numbers the velocities are added.
+    """
+    if bias is None:
+        return OfBlock(None)
+    of_block = biases.gradients(bias, d_scores, operands)
+    of_terms = map(biases.terms_of, (bias, d_bias, of_block.array))
+    for term, total, d_term in zip(*of_terms, strict=True):
+        into = total if isinstance(term, Bias) else cut(total, operands.rows, operands.columns)
+        into += sum_to(velocity_of(d_term) if is_dual(d_term) else d_term, into.shape)  # (blockwise.15)
+    return of_block
+
+
+def add_read(into: TileGradients, of_bias: OfBlock, operands: Operands) -> None:
+    """Add what biases have of the gradients of scaled queries, keys and scales; of dual numbers the velocities."""
+    for total, part, x in zip(
+        (into.query, into.key, into.scale),
+        (operands.rows, operands.columns, operands.rows),
+        (of_bias.query, of_bias.key, of_bias.scale),
+        strict=True,
+    ):
+        if x is not None and total is not None:
+            total[part] += velocity_of(x) if is_dual(x) else x
+
+
+def _add_gradients(
+    tile: Tile, into: TileGradients, d_scores: Array, d_products: Array, block: tuple[slice, slice]
 ) -> None:
-    """Add the gradient of some scores to that of the bias that is in them, and of the queries if it reads those."""
-    if d_bias is None:
-        return
-    if isinstance(tile.bias, Bias):
-        query = tile.take(tile.query, rows)
-        found, of_query = tile.bias.gradients(np.asarray(d_scores), rows, columns, query, tile.scale)
-        d_bias += found
-        if of_query is not None:
-            d_query[rows] += of_query
-        return
-    into = d_bias[rows if len(d_bias) != 1 else slice(None), columns if d_bias.shape[1] != 1 else slice(None)]
-    into += sum_to(d_scores, into.shape)  # (blockwise.15)
+    """Add the gradients of what the scores of a block, (b, c), are made of."""
+    rows, columns = block
+    operands = tile.operands(rows, columns)
+    of_bias = add_bias_gradient(tile.bias, into.bias, d_scores, operands)
+    query, scale = tile.take(tile.query, rows), tile.scale_of(rows)
+    d_query, d_key, d_scale = from_products(d_products, of_bias, query, operands.key, scale)
+    into.query[rows] += d_query
+    into.key[columns] += d_key
+    if into.scale is not None:
+        into.scale[rows] += d_scale
 
 
-def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None]:
-    """What a tile contributes to the gradients of query, key, value and bias.
+def differentiate(tile: Tile, given: Cotangent) -> TileGradients:
+    """What a tile contributes to the gradients of its arrays, but for the sink.
 
     Rows that are of :func:`without_logsumexp` must have a gradient of zero.
     """
-    gradients = zeros(tile)
-    d_query, d_key, d_value, d_bias = gradients
+    gradients = zeros(tile)._replace(sink=None)
     deltas = delta(tile, given)
     for rows in tile.row_blocks():
-        query, d_output = tile.take(tile.query, rows), given.d_output[rows]
+        d_output = given.d_output[rows]
         incoming = d_output if given.d_logsumexp is None else np.c_[d_output, given.d_logsumexp[rows]]
         for block in tile.blocks(rows, tile.columns):
             columns = block.columns
-            key, value = tile.take(tile.key, columns), tile.take(tile.value, columns)
-            weights, moves = _recomputed(tile, given, rows, block)
+            value = tile.take(tile.value, columns)
+            weights, moves, products = _recomputed(tile, given, rows, block)
             flows = pairs_that_flow(block.visible, incoming)
             if flows is not None:
                 moves = moves & flows
             factors = None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype)
-            d_value[columns] += product(transposed(drop(weights, factors)), d_output, transposed(flows))
+            gradients.value[columns] += product(transposed(drop(weights, factors)), d_output, transposed(flows))
             d_weights = drop(pair_products(d_output, value, flows), factors)
-            d_scores = np.where(moves, weights * (d_weights - deltas[rows, None]), 0)
-            add_bias_gradient(tile, d_bias, d_query, d_scores, rows, columns)
+            d_scores = d_products = np.where(moves, weights * (d_weights - deltas[rows, None]), 0)
             if tile.softcap is not None:
-                slope = slope_of_capped(_products(tile, query, key), tile.softcap)
-                d_scores = backward_times(d_scores, slope)  # (blockwise.60)
-            d_query[rows] += backward_product(d_scores, key, tile.scale)
-            d_key[columns] += backward_product(transposed(d_scores), query, tile.scale)
+                d_products = backward_times(d_scores, slope_of_capped(products, tile.softcap))  # (blockwise.60)
+            _add_gradients(tile, gradients, d_scores, d_products, (rows, columns))
     return gradients
 
 
@@ -243,9 +276,7 @@ def without_logsumexp(logsumexp: Array, output: Array) -> Array | None:
     return apart if apart.any() else None
 
 
-def differentiate_whole_rows(
-    tiles: Sequence[tuple[Tile, Cotangent]],
-) -> list[tuple[Array, Array, Array, Array | None, Array | None]]:
+def differentiate_whole_rows(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients]:
     """As :func:`differentiate`, from the scores alone; for tiles that hold all the keys their queries attend to.
 
     And to the sink, but for what it has of the log-sum-exp. If the gradient of the output is `widened`, the results
@@ -254,9 +285,9 @@ def differentiate_whole_rows(
     return [_differentiate_whole_rows(*each) for each in tiles]
 
 
-def _differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    d_query, d_key, d_value, d_bias = zeros(tile, is_wide(given.d_output))
-    d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
+def _differentiate_whole_rows(tile: Tile, given: Cotangent) -> TileGradients:
+    gradients = zeros(tile, is_wide(given.d_output))
+    d_value, d_sink = gradients.value, None if tile.sink is None else np.zeros((), tile.dtype)
     for rows in _few(tile, tile.rows):
         d_output = given.d_output[rows]
         d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
@@ -277,10 +308,8 @@ def _differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Arra
         d_products = d_scores
         if cache.uncapped is not None:
             d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, tile.softcap))  # (blockwise.60)
-        d_query[rows] = backward_product(d_products, cache.key, tile.scale)
-        d_key += backward_product(transposed(d_products), cache.query, tile.scale)
-        add_bias_gradient(tile, d_bias, d_query, d_scores, rows, tile.columns)
-    return d_query, d_key, d_value, d_bias, d_sink
+        _add_gradients(tile, gradients, d_scores, d_products, (rows, tile.columns))
+    return gradients._replace(sink=d_sink)
 
 
 def whole_rows_twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]:
@@ -288,32 +317,33 @@ def whole_rows_twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | 
 
     From the scores alone. The tangents may be `widened`, and then the results are, too.
     """
-    d_query, d_key, d_value, d_bias = zeros(tile, is_wide(along.query))
-    d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
-    moved = []
+    gradients = zeros(tile, is_wide(along.query))
+    outputs, d_sink = [], gradients.sink
     for rows in _few(tile, tile.rows):
         cache, _ = _whole_rows(tile, rows)
-        is_shared = along.bias is None or isinstance(tile.bias, Bias) or len(along.bias) == 1
-        bias = along.bias if is_shared else along.bias[rows]
-        of_rows = dot_product.Gradients(along.query[rows], along.key, along.value, bias, along.sink)
+        bias = cut_tangents(tile.bias, along.bias, rows, tile.columns)
+        scale = None if along.scale is None else along.scale[rows]
+        of_rows = dot_product.Gradients(along.query[rows], along.key, along.value, bias, along.sink, scale)
         d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
-        output, found, _ = dot_product.push_backward(of_rows, given.d_output[rows], cache, d_logsumexp)
-        moved.append(output)
-        d_query[rows] = found.query
-        d_key += found.key
-        d_value += found.value
-        if isinstance(tile.bias, Bias):
-            d_bias = added(d_bias, found.bias)
-        elif found.bias is not None:
-            add_bias_gradient(tile, d_bias, d_query, found.bias, rows, tile.columns)
+        output, found, _ = dot_product.backward_tangent(of_rows, given.d_output[rows], cache, d_logsumexp)
+        outputs.append(output)
+        gradients.query[rows] = found.query
+        for total, d_x in ((gradients.key, found.key), (gradients.value, found.value)):
+            total += d_x
+        for term, total, d_term in zip(*map(biases.terms_of, (tile.bias, gradients.bias, found.bias)), strict=False):
+            into = total if isinstance(term, Bias) else cut(total, rows, tile.columns)
+            into += sum_to(d_term, into.shape)
+        if gradients.scale is not None:
+            gradients.scale[rows] = found.scale
         d_sink = added(d_sink, found.sink)
-    return np.concatenate(moved, axis=0), d_query, d_key, d_value, d_bias, d_sink
+    return np.concatenate(outputs, axis=0), *gradients._replace(sink=d_sink)
 
 
-def _recomputed(tile: Tile, given: Cotangent, rows: slice, block: Block) -> tuple[Array, Array]:
-    """The weights of a block from the log-sum-exp of its rows (blockwise.7), and which of them move with the scores."""
-    scores = _scores(tile, rows, block)
+def _recomputed(tile: Tile, given: Cotangent, rows: slice, block: Block) -> tuple[Array, Array, Array]:
+    """The weights of a block from the log-sum-exp of its rows, which of them depend on the scores, and the products."""
+    scores, products = _scores(tile, rows, block)
     takes_part: Array = scores.real != -np.inf
     if block.visible is not None:
         takes_part = takes_part & block.visible
-    return np.where(takes_part, np.exp(scores - given.logsumexp[rows, None]), 0), takes_part  # (blockwise.7)
+    weights = np.where(takes_part, np.exp(scores - given.logsumexp[rows, None]), 0)  # (blockwise.7)
+    return weights, takes_part, products

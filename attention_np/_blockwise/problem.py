@@ -15,7 +15,7 @@ import numpy as np
 
 from attention_np._blockwise.tiles import Cotangent, Tangent, Tile, slices
 from attention_np._lib.arguments import as_integer
-from attention_np._lib.arrays import Array
+from attention_np._lib.arrays import Array, is_row_scale
 from attention_np._lib.dropout import Draws
 from attention_np.biases import Bias
 from attention_np.rules import Rule, cut, own_place, pick, reach
@@ -56,10 +56,10 @@ class Problem:
     query: Array  # (..., n, d_k)
     key: Array  # (..., m, d_k)
     value: Array  # (..., m, d_v)
-    bias: Array | None  # broadcasts to (..., n, m)
+    bias: Any  # broadcasts to (..., n, m); or a Bias; or a list of them; or None
     sink: Array | None  # broadcasts to the leading axes of the scores
+    scale: Any  # a number, or broadcasts to (..., n, 1)
     mask: Rule | None
-    scale: Any
     softcap: Any
     weights_by: Any
     dropout_p: float
@@ -163,34 +163,48 @@ class Problem:
         own = self._of_scores(index)
         return index == (0,) * (len(index) - len(own)) + own
 
-    def bias_at(self, place: Place, like: Array | None = None) -> Array:
+    def bias_at(self, place: Place, like: Any = None) -> Any:
         """The part of the bias that is added at a place; or of its gradient or tangent, a view."""
-        bias, of_scores = self.bias, self._of_scores(place.at)
+        if isinstance(self.bias, list):
+            likes = [None] * len(self.bias) if like is None else like
+            return [self._term_at(place, *both) for both in zip(self.bias, likes, strict=True)]
+        return self._term_at(place, self.bias, like)
+
+    def _term_at(self, place: Place, bias: Any, like: Any) -> Any:
+        of_scores = self._of_scores(place.at)
         if isinstance(bias, Bias):
             if like is not None:
-                part: Array = bias.with_array(like).at(of_scores).array
-                return part
-            bias = bias.at(of_scores).within(place.rows, place.columns).astype(self.dtype)
-            return cast(Array, bias)
+                return bias.with_array(like).at(of_scores).array
+            return bias.at(of_scores).within(place.rows, place.columns).astype(self.dtype)
         whole = bias if like is None else like
-        assert whole is not None
         whole = whole if whole.ndim > 1 else whole.reshape(1, -1)
         return cut(pick(whole, of_scores, axes=2), place.rows, place.columns)
 
-    def shape_of(self, name: str) -> tuple[int, ...] | None:
-        """That of an input or a result of this name; None if there is no such input."""
+    def _scale_at(self, place: Place, like: Array) -> Array:
+        """The part of a scale of each query at a place; or of its gradient or tangent, a view."""
+        whole = like if like.ndim > 1 else like.reshape(1, 1)
+        return cut(pick(whole, self._of_scores(place.at), axes=2), place.rows, slice(None))
+
+    def shape_of(self, name: str) -> Any:
+        """That of an input or a result of this name, a list of those in a list; None if there is no such input."""
         if name == "output":
             return (*self.leading, self.n, self.value.shape[-1])
         if name in OF_ROWS:
             return (*self.scores_leading, self.n)
+        if name == "scale":
+            return (*self.scores_leading, self.n, 1) if is_row_scale(self.scale) else None
         array = getattr(self, name)
+        if isinstance(array, list):
+            return [tuple(x.shape) for x in array]
         return None if array is None else tuple(array.shape)
 
     def part(self, name: str, whole: Array, place: Place) -> Array:
         """The part at a place, a view, of an input or a result of this name, or of its gradient or tangent."""
         at, rows, columns = place
         if name == "bias":
-            return self.bias_at(place, whole)
+            return cast(Array, self.bias_at(place, whole))
+        if name == "scale":
+            return self._scale_at(place, whole)
         if name == "sink":
             number: Any = (*own_place(at, whole.shape), ...)
             return cast(Array, whole[number])
@@ -234,7 +248,9 @@ class Problem:
             bias=None if self.bias is None else self.bias_at(place),
             rule=rule,
             dropout=dropout,
-            scale=self.scale,
+            scale=np.broadcast_to(self._scale_at(place, self.scale), (rows.stop - rows.start, 1))
+            if is_row_scale(self.scale)
+            else self.scale,
             dtype=self.dtype,
             block_size=self.block_size or (BLOCK if self.mask is None else BLOCK_OF_A_RULE),
             softcap=self.softcap,

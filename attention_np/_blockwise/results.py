@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 Kernel = Callable[[list[Any]], list[Any]]  # of the operands of several tiles: of each, its part of every array
 
 
-class Results(dict[str, Array]):
+def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], is_wide: bool, of: Any) -> Array:
+    """To add to; that of a bias object, a few numbers each of which is a sum over many scores, is never `widened`."""
+    array = np.zeros(shape, dtype)
+    return widened(array) if is_wide and not isinstance(of, Bias) else array
+
+
+class Results(dict[str, Any]):
     """Arrays by name, zero at first: results of forward, or gradients or tangents of an array of that name."""
 
     def __init__(
@@ -35,11 +41,12 @@ class Results(dict[str, Array]):
         self.problem, self.executor, self.workers = problem, executor, as_workers(executor, workers)
         for name in names:
             shape = problem.shape_of(name)
-            if shape is not None:
-                self[name] = np.zeros(shape, dtype or problem.dtype)
-                # That of a bias object is of a few numbers, each of them a sum over many scores.
-                if is_wide and not (name == "bias" and isinstance(problem.bias, Bias)):
-                    self[name] = widened(self[name])
+            if isinstance(shape, list):
+                of_each = zip(shape, problem.bias, strict=True)
+                self[name] = [zeros(x, dtype or problem.dtype, is_wide, bias) for x, bias in of_each]
+            elif shape is not None:
+                like = problem.bias if name == "bias" else None
+                self[name] = zeros(shape, dtype or problem.dtype, is_wide, like)
         self.names = tuple(names)
 
     def in_order(self) -> list[Any]:
@@ -63,11 +70,18 @@ class Results(dict[str, Array]):
         self._run(kernel, places, operands, consume)
 
     def _run(self, kernel: Kernel, places: list[Place], operands: Any, consume: Callable[[Array, Array], None]) -> None:
+        def consume_each(part: Any, of_tile: Any) -> None:
+            if isinstance(of_tile, list):
+                for both in zip(part, of_tile, strict=True):
+                    consume(*both)
+            else:
+                consume(part, of_tile)
+
         def consume_all(group: list[Place], results: list[Any]) -> None:
             for place, of_tile in zip(group, results, strict=True):
                 for name, array in zip(self.names, of_tile, strict=True):
                     if array is not None and name in self:
-                        consume(self.problem.part(name, self[name], place), array)
+                        consume_each(self.problem.part(name, self[name], place), array)
 
         tasks = ((group, [operands(place) for place in group]) for group in grouped(places))
         run(kernel, tasks, consume_all, self.executor, self.workers)

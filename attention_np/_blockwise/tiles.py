@@ -13,9 +13,10 @@ from zlib import crc32
 
 import numpy as np
 
-from attention_np._lib.arrays import Array, in_dtype
+from attention_np import biases
+from attention_np._lib.arrays import Array, in_dtype, is_row_scale
 from attention_np._lib.dropout import Draws
-from attention_np.biases import Bias
+from attention_np.biases import Bias, Operands, terms_of
 from attention_np.rules import Rule, are_same, cut, reach
 
 ROWS_OF_A_CHECKSUM = 8
@@ -25,6 +26,20 @@ def slices(start: int, stop: int, step: int) -> Iterator[slice]:
     """`start` to `stop` in steps of `step`, the last of which may be shorter."""
     for first in range(start, stop, step):
         yield slice(first, min(first + step, stop))
+
+
+def cut_arrays(bias: Any, rows: slice, columns: slice) -> Any:
+    """Of a bias, or a list of them, the part of some queries and keys where it is an array."""
+    if isinstance(bias, list):
+        return [cut_arrays(x, rows, columns) for x in bias]
+    return bias if bias is None or isinstance(bias, Bias) else cut(bias, rows, columns)
+
+
+def cut_tangents(bias: Any, d_bias: Any, rows: slice, columns: slice) -> Any:
+    """The same of the tangents of a bias, or of a list of them, some or all of which may be None."""
+    if isinstance(bias, list) and d_bias is not None:
+        return [cut_tangents(*both, rows, columns) for both in zip(bias, d_bias, strict=True)]
+    return d_bias if d_bias is None or isinstance(bias, Bias) else cut(d_bias, rows, columns)
 
 
 class Block(NamedTuple):
@@ -139,10 +154,10 @@ class Tile(_Travels):
     query: Array  # (n, d_k)
     key: Array  # (m, d_k)
     value: Array  # (m, d_v)
-    bias: Array | None  # broadcasts to (n, m); or a Bias
+    bias: Any  # broadcasts to (n, m); or a Bias; or a list of them; or None
     rule: Rule | None
     dropout: Draws | None
-    scale: Any
+    scale: Any  # a number, or (n, 1)
     dtype: np.dtype[Any]  # to compute in
     block_size: tuple[int, int]  # queries and keys that are looked at together
     softcap: Any = None
@@ -170,7 +185,7 @@ class Tile(_Travels):
             self.query.shape == other.query.shape
             and self.key.shape == other.key.shape
             and self.value.shape == other.value.shape
-            and getattr(self.bias, "shape", None) == getattr(other.bias, "shape", None)
+            and [x.shape for x in terms_of(self.bias)] == [x.shape for x in terms_of(other.bias)]
             and (self.dropout is None) == (other.dropout is None)
             and are_same(self.rule, other.rule)
         )
@@ -202,21 +217,34 @@ class Tile(_Travels):
                 yield block
 
     def bias_of(self, rows: slice, columns: slice) -> Array:
-        """The bias of a block."""
-        assert self.bias is not None
-        if isinstance(self.bias, Bias):
-            return self.bias.block(rows, columns, self.take(self.query, rows) * self.scale)
-        return cut(self.bias, rows, columns)
+        """What the bias, or those in a list, add to a block."""
+        term = biases.term(cut_arrays(self.bias, rows, columns), self.operands(rows, columns))
+        assert term is not None
+        return term
+
+    def scale_of(self, rows: slice) -> Any:
+        """The scale of some queries: a number, or (b, 1)."""
+        return self.take(self.scale, rows) if is_row_scale(self.scale) else self.scale
+
+    @property
+    def factor(self) -> Any:
+        """What products of keys and queries, that are scaled where each has a scale of its own, are multiplied by."""
+        return self.dtype.type(1) if is_row_scale(self.scale) else self.scale
+
+    def operands(self, rows: slice, columns: slice) -> Operands:
+        """What biases of a block may read."""
+        query, key, scale = self.take(self.query, rows), self.take(self.key, columns), self.scale_of(rows)
+        return Operands(rows, columns, query * scale, key, scale)
 
     def block(self, rows: slice, columns: slice, others: Sequence[Tile] = ()) -> Block | None:
         """One block; None if nobody attends in it. With `others`, that are like this tile, it is one of all of them."""
         visible = True if self.rule is None else _checked(self.rule, rows, columns)
         if visible is False:
             return None
-        if self.bias is None:
+        if not terms_of(self.bias):
             return Block(columns, None if visible is True else visible, None)
-        biases = [tile.bias_of(rows, columns) for tile in (self, *others)]
-        (bias,) = in_dtype(self.dtype, np.stack(biases) if others else biases[0])
+        of_tiles = [tile.bias_of(rows, columns) for tile in (self, *others)]
+        (bias,) = in_dtype(self.dtype, np.stack(of_tiles) if others else of_tiles[0])
         hidden = bias.real == -np.inf
         if hidden.any():
             visible = np.logical_and(visible, ~hidden)
@@ -243,5 +271,17 @@ class Tangent(_Travels):
     query: Array | None  # (n, d_k)
     key: Array | None  # (m, d_k)
     value: Array | None  # (m, d_v)
-    bias: Array | None  # broadcasts to (n, m); or of the shape of the array of a Bias
+    bias: Any  # broadcasts to (n, m); or of the shape of the array of a Bias; or a list of them
     sink: Array | None  # ()
+    scale: Array | None = None  # (n, 1)
+
+
+class TileGradients(NamedTuple):
+    """What a tile contributes to the gradients of its own parts of the arrays."""
+
+    query: Array  # (n, d_k)
+    key: Array  # (m, d_k)
+    value: Array  # (m, d_v)
+    bias: Any  # of the shape of the tile's; or a list of them
+    sink: Array | None = None  # (), of rows that were differentiated as a whole
+    scale: Array | None = None  # (n, 1)

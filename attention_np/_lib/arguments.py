@@ -247,11 +247,15 @@ def as_mask(mask: npt.ArrayLike, shape: tuple[int, ...], what: str = "the scores
 def as_attended(
     query: npt.ArrayLike, key: npt.ArrayLike, value: npt.ArrayLike, bias: Any
 ) -> tuple[Array, Array, Array, Array | None]:
-    """The arrays of an attention, as arrays; a bias object stays one, for types an array like any other."""
+    """The arrays of an attention, as arrays; a bias object stays one, and a list a list, for types an array."""
     query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
-    if bias is not None and not holds_array(bias):
-        bias = as_added("bias", bias, query, key, value)
-    return query, key, value, bias
+
+    def as_bias(name: str, bias: Any) -> Any:
+        return bias if holds_array(bias) else as_added(name, bias, query, key, value)
+
+    if isinstance(bias, list):
+        return query, key, value, cast(Array, [as_bias(f"bias[{k}]", x) for k, x in enumerate(bias)])
+    return query, key, value, None if bias is None else as_bias("bias", bias)
 
 
 def as_sink(sink: npt.ArrayLike | None, shape: tuple[int, ...], *others: Array) -> Array | None:
@@ -276,6 +280,15 @@ def check_features(query: Array, key: Array) -> None:
 def _usual_scale(d_k: int, compute: np.dtype[Any]) -> Any:
     real, wide = real_types(compute)
     return real(1 / np.sqrt(wide(max(d_k, 1))))  # without features the products are zero anyway
+
+
+def as_row_scale(scale: Any, shape: tuple[int, ...]) -> Array | None:
+    """A scale that is an array of at least one axis, for scores of the given `shape`; None if it is a number."""
+    if scale is None or not (isinstance(scale, list | tuple) or np.ndim(scale)):
+        return None
+    array = as_floating("scale", as_array("scale", scale))
+    check_broadcasts_to("scale", array, (*shape[:-1], 1), "(..., n, 1) of the scores")
+    return array
 
 
 def as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:

@@ -56,6 +56,11 @@ def holds_array(value: Any) -> bool:
     return hasattr(value, "with_array")
 
 
+def is_row_scale(scale: Any) -> bool:
+    """Whether a scale is an array, with a number for each query, and so an input; else it is a number."""
+    return getattr(scale, "ndim", 0) > 0
+
+
 @lru_cache  # it took a tenth of the time of attention over sixteen keys
 def _precision_of(of: np.dtype[Any] | frozenset[np.dtype[Any]]) -> Precision:
     dtypes = of if isinstance(of, frozenset) else frozenset([of])

@@ -28,6 +28,7 @@ import numpy as np
 from attention_np._lib.arguments import as_tangent, as_vector, check_cache, check_gradients, check_outputs
 from attention_np._lib.arrays import (
     Array,
+    Precision,
     as_gradient,
     as_result,
     holds_array,
@@ -109,7 +110,7 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     @wraps(mathematics)
     def shell(**arguments: Any) -> tuple[Array, Any]:
         inputs = tuple([arguments.pop(name) for name in op.names])
-        dtype = precision(*_flat(inputs))
+        dtype = _precision(inputs)
         ready = op.ready(inputs, dtype.compute)
         with quiet():
             output, cache, *intermediates = mathematics(*ready, **arguments)
@@ -184,7 +185,7 @@ def jvp(mathematics: Callable[..., Any]) -> Any:
             arrays = {name: np.asarray(x) for name, x in results.items()}
             arrays["output"] = op.without_query_axis(arrays["output"], inputs)
             dtypes = {name: getattr(cache, name).dtype for name in further}
-            dtypes["output"] = precision(*_flat(inputs)).result
+            dtypes["output"] = _precision(inputs).result
             if outputs is None:
                 return as_result(arrays["output"], dtypes["output"])
             return tuple([as_result(arrays[name], dtypes[name]) for name in outputs])
@@ -247,7 +248,7 @@ def double_backward(
                 (d_d_output, results), _ = formulas(*wide, **further, **options)
                 gradients = op.as_given(results, inputs, d_output)
             d_d_output = op.without_query_axis(np.asarray(d_d_output), inputs)
-            return as_result(d_d_output, precision(*_flat(inputs)).result), gradients
+            return as_result(d_d_output, _precision(inputs).result), gradients
 
     shell.__doc__ = _documented(mathematics, DOUBLE_BACKWARD.replace("d_output", vector))
     first, second, third, *others = signature(mathematics).parameters.values()
@@ -295,17 +296,17 @@ def _share_values(dual: Iterable[Any], cache: Iterable[Any]) -> None:
     for x, kept in zip(dual, cache, strict=False):
         if isinstance(x, Dual) and isinstance(x.value, np.ndarray) and isinstance(kept, np.ndarray):
             x.value = kept if (x.shape, x.value.dtype) == (kept.shape, kept.dtype) else x.value
-        elif isinstance(x, tuple) and isinstance(kept, tuple):
+        elif isinstance(x, tuple | list) and isinstance(kept, tuple | list):
             _share_values(x, kept)
 
 
 def _dual(value: Any, tangent: Any) -> Any:
-    """An array, or each in a NamedTuple, or an object that holds one, as a dual number with this tangent."""
-    if isinstance(value, tuple):
-        return type(value)(*map(_dual, value, tangent))
-    if value is None:
-        return None
-    return value.moving(tangent) if holds_array(value) else dual(value, tangent)
+    """An array, or each in a NamedTuple or a list, or an object that holds one, as a dual number with this tangent."""
+    if isinstance(value, tuple | list):
+        return _like(value, map(_dual, value, tangent))
+    if value is None or isinstance(value, np.generic):
+        return value
+    return value.with_tangent(tangent) if holds_array(value) else dual(value, tangent)
 
 
 def _as_pass(shell: Callable[..., Any], mathematics: Callable[..., Any], public: Signature | None = None) -> Any:
@@ -355,7 +356,7 @@ class _Known(NamedTuple):
         """The inputs in `cache`, as they were given; the cache with them as formulas have them; and in which dtype."""
         check_cache(cache, self.cache, self.name)
         inputs = cache[: len(self.names)]
-        compute = precision(*_flat(inputs)).compute
+        compute = _precision(inputs).compute
         ready = self.ready(inputs, compute)
         return inputs, cache if ready is inputs else self.cache._make((*ready, *cache[len(inputs) :])), compute
 
@@ -437,16 +438,29 @@ def _further_vectors(vectors: Mapping[str, Any], cache: Any, compute: np.dtype[A
 
 
 def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
-    if isinstance(value, tuple):
-        return type(value)(*(_in_dtype(x, compute) for x in value))
-    return value if value is None or value.dtype is compute else value.astype(compute, copy=False)
+    if isinstance(value, tuple | list):
+        return _like(value, (_in_dtype(x, compute) for x in value))
+    if value is None or isinstance(value, np.generic) or value.dtype is compute:
+        return value
+    return value.astype(compute, copy=False)
+
+
+def _precision(inputs: Iterable[Any]) -> Precision:
+    """That of the arrays among the inputs: one that may be a number, as a scale, has no say where it is."""
+    return precision(*(x for x in _flat(inputs) if not isinstance(x, np.generic)))
+
+
+def _like(value: Any, parts: Iterable[Any]) -> Any:
+    """A NamedTuple, or a list, as `value` is."""
+    return list(parts) if isinstance(value, list) else type(value)(*parts)
 
 
 def _as_gradient(result: Any, value: Any, d_output: Array) -> Any:
-    """`result`, as the gradient of an array, or of each in a NamedTuple; None where there is none."""
-    if isinstance(value, tuple):
-        return type(result)(*(_as_gradient(d_x, x, d_output) for d_x, x in zip(result, value, strict=True)))
-    if value is None:
+    """`result`, as the gradient of an array, or of each in a NamedTuple or a list; None where there is none."""
+    if isinstance(value, tuple | list):
+        result = [None] * len(value) if result is None else result
+        return _like(result, (_as_gradient(d_x, x, d_output) for d_x, x in zip(result, value, strict=True)))
+    if value is None or isinstance(value, np.generic):
         return None
     if result is None:
         return np.zeros(value.shape, value.dtype)
@@ -457,16 +471,21 @@ def _as_gradient(result: Any, value: Any, d_output: Array) -> Any:
 def _computed(results: Iterable[Any], gradients: Iterable[Any]) -> Iterator[Any]:
     """Of `gradients`, those that formulas return, and are not zero whatever the numbers are."""
     for x, gradient in zip(results, gradients, strict=True):
-        if isinstance(x, tuple):
+        if isinstance(x, tuple | list):
             yield from _computed(x, gradient)
         elif x is not None:
             yield gradient
 
 
 def _tangent(op: str, name: str, tangent: Any, primal: Any, compute: np.dtype[Any]) -> Any:
-    """`tangent` of the input called `name`, which may be a NamedTuple of arrays; what is left out is zero."""
+    """`tangent` of the input called `name`, which may be a NamedTuple or a list of arrays; what is left out is zero."""
+    if isinstance(primal, list):
+        if tangent is not None and not (isinstance(tangent, list | tuple) and len(tangent) == len(primal)):
+            raise TypeError(f"the tangent of {name} must be a list of {len(primal)}, as {name} is, or None")
+        of_each = enumerate(zip(tangent or [None] * len(primal), primal, strict=True))
+        return [_tangent(op, f"{name}[{k}]", d, x, compute) for k, (d, x) in of_each]
     if not isinstance(primal, tuple):
-        return as_tangent(name, tangent, primal, compute)
+        return as_tangent(name, tangent, None if isinstance(primal, np.generic) else primal, compute)
     kind: Any = type(primal)
     if tangent is not None and not isinstance(tangent, kind):
         raise TypeError(f"the tangent of {name} must be a {op}.{kind.__name__}, not {type(tangent).__name__}")
@@ -480,10 +499,10 @@ def _split(returned: Any) -> tuple[Any, Any]:
 
 
 def _flat(values: Iterable[Any]) -> list[Any]:
-    """All arrays in `values`, those in tuples too."""
+    """All arrays in `values`, those in tuples and lists too."""
     flat = []
     for value in values:
-        if isinstance(value, tuple):
+        if isinstance(value, tuple | list):
             flat += _flat(value)
         elif value is not None:
             flat.append(value)
@@ -491,12 +510,14 @@ def _flat(values: Iterable[Any]) -> list[Any]:
 
 
 def _each(function: Callable[..., Any], value: Any) -> Any:
-    """`function` of an array, or of each in a NamedTuple."""
-    return type(value)(*(_each(function, x) for x in value)) if isinstance(value, tuple) else function(value)
+    """`function` of an array, or of each in a NamedTuple or a list."""
+    return _like(value, (_each(function, x) for x in value)) if isinstance(value, tuple | list) else function(value)
 
 
 def _plain(value: Any) -> Any:
     """`value` with plain arrays in the place of those that are `widened`."""
+    if isinstance(value, list):
+        return [_plain(x) for x in value]
     if isinstance(value, tuple):
         parts = map(_plain, value)
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)

@@ -51,7 +51,7 @@ def check_op(
     inputs : mapping of str to array_like of float, NamedTuple of them, or anything else
         In the names of `forward`. The arrays of a NamedTuple are reported as ``parameters.w_query`` and so on. What
         holds no floating-point numbers is passed on as it is, as for :func:`check`; what holds one array, its `array`,
-        and gives the same of another, ``with_array(x)``, is differentiated by that.
+        and gives the same of another, ``with_array(x)``, is differentiated by that, also in a list.
     method, rtol, executor, max_entries, checkpoint
         As for :func:`check`.
     vectorized : sequence of str, optional
@@ -95,8 +95,8 @@ def check_op_by(
     if hasattr(op, "as_op"):  # of which each layer is an op
         options = dict(options)
         op = op.as_op(options.pop("layer", None), tuple(inputs))
-    makers = {name: x for name, x in inputs.items() if hasattr(x, "with_array")}
-    inputs = {name: x.array if name in makers else x for name, x in inputs.items()}
+    makers = {name: x for name, x in inputs.items() if _holds_arrays(x)}
+    inputs = {name: _held(x) if name in makers else x for name, x in inputs.items()}
     nest = Nest.of_arguments(inputs)
     for name, kind in nest.kinds.items():
         if kind == "c":
@@ -128,12 +128,12 @@ class OpFunctions:
     op: Any
     names: tuple[str, ...]  # of the inputs
     options: Mapping[str, Any]
-    makers: Mapping[str, Any] = field(default_factory=dict)  # of inputs that hold an array
+    makers: Mapping[str, Any] = field(default_factory=dict)  # of inputs that hold an array, or lists with some
 
     def call(self, *inputs: Any) -> tuple[Array, Any]:
         """What the op's forward returns: its output and its cache."""
         given = dict(zip(self.names, inputs, strict=True))
-        given |= {name: maker.with_array(given[name]) for name, maker in self.makers.items()}
+        given |= {name: _made(maker, given[name]) for name, maker in self.makers.items()}
         result: tuple[Array, Any] = self.op.forward(**given, **{name: _fresh(x) for name, x in self.options.items()})
         return result
 
@@ -158,6 +158,25 @@ class OpFunctions:
         if isinstance(self.op, ModuleType):  # which cannot be pickled, but can be imported there
             return _of_module, (self.op.__name__, self.names, self.options, self.makers)
         return OpFunctions, (self.op, self.names, self.options, self.makers)
+
+
+def _holds_arrays(x: Any) -> bool:
+    """Whether an input holds an array in its place, or is a list in which one does."""
+    return any(map(_holds_arrays, x)) if isinstance(x, list) else hasattr(x, "with_array")
+
+
+def _held(maker: Any) -> Any:
+    """The array that an input holds; of a list, that of each."""
+    if isinstance(maker, list):
+        return [_held(x) for x in maker]
+    return maker.array if hasattr(maker, "with_array") else maker
+
+
+def _made(maker: Any, held: Any) -> Any:
+    """The input that holds an array; of a list, each."""
+    if isinstance(maker, list):
+        return [_made(*both) for both in zip(maker, held, strict=True)]
+    return maker.with_array(held) if hasattr(maker, "with_array") else held
 
 
 def _of_module(module: str, *rest: Any) -> OpFunctions:

@@ -13,7 +13,8 @@ Numbers: TypeAlias = Any  # of the arithmetic: an array of them
 Arithmetic: TypeAlias = Any  # an Exact or an Analysis
 Options: TypeAlias = Mapping[str, Any]
 
-BIASES = ("slopes", "table", "embedding", "log_f")  # inputs that stand for one: of ALiBi, T5, Shaw, forgetting gates
+# Inputs that stand for one: of ALiBi, tables (T5's, or by an index), vectors (Shaw's, or by an index), forgetting gates
+BIASES = ("slopes", "table", "embedding", "log_f")
 
 
 class PositionBias(NamedTuple):
@@ -23,17 +24,31 @@ class PositionBias(NamedTuple):
     backward: Callable[[Numbers], dict[str, Numbers]]
 
 
-def position_bias(
-    rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options, query: Numbers, scale: Numbers, m: int
-) -> PositionBias | None:
-    """The bias that the inputs have, if there is one."""
-    name = next((name for name in BIASES if name in inputs), None)
-    if name is None:
-        return None
-    array, n = inputs[name], query.shape[-2]
+def position_biases(
+    rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options, scale: Numbers
+) -> list[PositionBias]:
+    """The biases that the inputs have."""
+    return [_position_bias(rules, name, inputs, options, scale) for name in BIASES if name in inputs]
+
+
+def _position_bias(
+    rules: Arithmetic, name: str, inputs: Mapping[str, Numbers], options: Options, scale: Numbers
+) -> PositionBias:
+    query, key, array = inputs["query"], inputs["key"], inputs[name]
+    n, m = query.shape[-2], key.shape[-2]
     i, j = np.arange(n)[:, None], np.arange(m)
+    index = None
+    if "index" in inputs:
+        index = np.array(getattr(inputs["index"], "value", inputs["index"])).astype(np.float64).astype(np.int64)
     if name == "embedding":
-        return _shaw(rules, array, j - i, query, scale)
+        count = array.shape[-2]
+        rows = np.clip(j - i, -(count // 2), count // 2) + count // 2 if index is None else index
+        if options.get("of", "query") == "key":
+            return _of_keys(rules, array, rows, key, scale)
+        return _of_queries(rules, array, rows, query, scale)
+    if name == "table" and index is not None:
+        chosen = np.arange(array.shape[0])[:, None, None] == index
+        return _linear(rules, name, rules.map(array, np.transpose), chosen, None, array.shape)
     if name == "slopes":
         return _linear(rules, name, rules.map(array, lambda a: a[..., None]), -np.abs(i - j)[None], None, array.shape)
     if name == "table":
@@ -69,22 +84,51 @@ def _linear(
     return PositionBias(rules.map(added, lambda a: a.reshape(*a.shape[:-2], n, m)), backward)
 
 
-def _shaw(rules: Arithmetic, embedding: Numbers, distances: Array, query: Numbers, scale: Numbers) -> PositionBias:
-    count, d_k = embedding.shape
-    index = np.clip(distances, -(count // 2), count // 2) + count // 2  # (n, m)
-    products = rules.scores(query, embedding, scale, None, np.True_)  # (..., n, 2 w + 1)
-    chosen = rules.number((index[..., None] == np.arange(count)).astype(np.float64))  # (n, m, 2 w + 1)
+def _of_queries(rules: Arithmetic, embedding: Numbers, index: Array, query: Numbers, scale: Numbers) -> PositionBias:
+    count, d_k = embedding.shape[-2:]
+    picked, chosen = _picked(rules, query, embedding, index, scale)
 
     def backward(d_scores: Numbers) -> dict[str, Numbers]:
-        of_rows = rules.product(d_scores[..., None, :], chosen, distances.shape[1])[..., 0, :]  # (..., n, 2 w + 1)
+        of_rows = rules.product(d_scores[..., None, :], chosen, index.shape[1])[..., 0, :]  # (..., n, r)
         scaled = rules.rounded(rules.times(of_rows, scale))
-        d_embedding = rules.product(scaled.swapaxes(-1, -2), query, sum(distances.shape))
-        return {
-            "d_embedding": rules.sum_to(d_embedding, (count, d_k)),
+        d_embedding = rules.product(scaled.swapaxes(-1, -2), query, sum(index.shape))
+        found = {
+            "d_embedding": rules.sum_to(d_embedding, embedding.shape),
             "d_query": rules.product(scaled, embedding, count + d_k),
         }
+        if scale.shape if hasattr(scale, "shape") else ():
+            d_scaled = rules.rounded(rules.product(rules.rounded(of_rows), embedding, count + d_k))
+            found["d_scale"] = rules.summed(rules.rounded(rules.times(d_scaled, query)), -1)
+        return found
 
-    return PositionBias(rules.map(products, lambda a: a[..., np.arange(len(index))[:, None], index]), backward)
+    return PositionBias(picked, backward)
+
+
+def _of_keys(rules: Arithmetic, embedding: Numbers, index: Array, key: Numbers, scale: Numbers) -> PositionBias:
+    count, d_k = embedding.shape[-2:]
+    unscaled, chosen = _picked(rules, key, embedding, index.T, rules.scale(1.0, d_k))
+    unscaled = unscaled.swapaxes(-1, -2)  # (..., n, m)
+
+    def backward(d_scores: Numbers) -> dict[str, Numbers]:
+        scaled = rules.rounded(rules.times(d_scores, scale)).swapaxes(-1, -2)  # (..., m, n)
+        of_rows = rules.rounded(rules.product(scaled[..., None, :], chosen, len(index))[..., 0, :])  # (..., m, r)
+        d_embedding = rules.product(of_rows.swapaxes(-1, -2), key, sum(index.shape))
+        found = {
+            "d_embedding": rules.sum_to(d_embedding, embedding.shape),
+            "d_key": rules.product(of_rows, embedding, count + d_k),
+        }
+        if scale.shape if hasattr(scale, "shape") else ():
+            found["d_scale"] = rules.summed(rules.rounded(rules.times(d_scores, rules.rounded(unscaled))), -1)
+        return found
+
+    return PositionBias(rules.times(unscaled, scale), backward)
+
+
+def _picked(rules: Arithmetic, x: Numbers, embedding: Numbers, index: Array, scale: Numbers) -> tuple[Numbers, Numbers]:
+    """Of the scaled products of each row of `x` with all vectors the one that the index says; and which that is."""
+    products = rules.scores(x, embedding, scale, None, np.True_)  # (..., rows, r)
+    chosen = rules.number((index[..., None] == np.arange(embedding.shape[-2])).astype(np.float64))
+    return rules.map(products, lambda a: a[..., np.arange(len(index))[:, None], index]), chosen
 
 
 def _bucket(distance: int, size: int, bidirectional: bool, max_distance: int) -> int:

@@ -37,6 +37,9 @@ ABOUT = (
     "slopes, table, embedding and log_f make a bias: -slopes |i - j| (ALiBi), a number for each bucket of j - i (T5; "
     "max_distance 128 and bidirectional true), scale query . embedding[clip(j - i, -w, w) + w] (Shaw), and the sum of "
     "log_f from j + 1 to i (forgetting gates). It is added after the softcap.",
+    "With an index, whole numbers from 0 in (n, m), a table is a number for each row that the index says, and an "
+    "embedding, (r, d_k) or (heads, r, d_k), is scale query . embedding[index[i, j]], or of key j where of is key. "
+    "Several biases add up. A scale among the arrays is that of each query, (..., n, 1), in those products, too.",
     "A sink is one more logit of each query, without a value; it broadcasts to the leading axes of the scores.",
     "window is [left, right]: query i sees keys i - left to i + right, both included.",
     "Dropout is not among the cases: whose draws would be the right ones?",

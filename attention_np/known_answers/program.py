@@ -14,7 +14,7 @@ import numpy as np
 
 from attention_np._lib.arrays import Array
 from attention_np.known_answers.around import AROUND
-from attention_np.known_answers.by_position import BIASES, Arithmetic, Numbers, Options, position_bias
+from attention_np.known_answers.by_position import BIASES, Arithmetic, Numbers, Options, position_biases
 
 SCALING = 6  # roundings of a score besides those of its sum: the scale, its square root for both factors, the bias
 
@@ -55,10 +55,11 @@ def _softmax(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options)
 def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
     (n, d_k), m = inputs["query"].shape[-2:], inputs["key"].shape[-2]
     query, key, value = (inputs[name] for name in ("query", "key", "value"))
-    scale, softcap = rules.scale(options.get("scale"), d_k), options.get("softcap")
+    scale, softcap = inputs.get("scale", rules.scale(options.get("scale"), d_k)), options.get("softcap")
     visible = _visible(inputs, options, n, m)
-    by_position = position_bias(rules, inputs, options, query, scale, m)
-    bias = inputs.get("bias") if by_position is None else by_position.added
+    by_position, bias = position_biases(rules, inputs, options, scale), inputs.get("bias")
+    for one in by_position:
+        bias = one.added if bias is None else rules.plus(rules.rounded(bias), rules.rounded(one.added))
     scores = rules.scores(query, key, scale, bias, visible, softcap)
     head, d_sink = _attend(rules, scores, visible, value, inputs["d_output"], inputs.get("sink"))
     d_products = head.d_scores
@@ -67,17 +68,22 @@ def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Opti
         slope = rules.tanh_slope(rules.tanh(rules.over(uncapped, softcap)))
         d_products = rules.rounded(rules.times(d_products, slope))
     scaled = rules.times(d_products, scale)
-    d_query = rules.product(scaled, key, m + SCALING)
-    found = {} if by_position is None else by_position.backward(head.d_scores)
-    if "d_query" in found:  # the bias is of the queries, too
-        d_query = rules.plus(rules.rounded(d_query), rules.rounded(found["d_query"]))
-    found |= {
+    found = {
         "output": head.output,
         "logsumexp": head.logsumexp,
-        "d_query": rules.sum_to(d_query, query.shape),
-        "d_key": rules.sum_to(rules.product(scaled.swapaxes(-1, -2), query, n + SCALING), key.shape),
+        "d_query": rules.product(scaled, key, m + SCALING),
+        "d_key": rules.product(scaled.swapaxes(-1, -2), query, n + SCALING),
         "d_value": rules.sum_to(head.d_value, value.shape),
     }
+    if "scale" in inputs:
+        d_scaled = rules.rounded(rules.product(d_products, key, m + SCALING))
+        found["d_scale"] = rules.summed(rules.rounded(rules.times(d_scaled, query)), -1)  # (..., n)
+    for one in by_position:
+        for name, x in one.backward(head.d_scores).items():  # some are of queries, keys and scales, too
+            found[name] = rules.plus(rules.rounded(found[name]), rules.rounded(x)) if name in found else x
+    found["d_query"], found["d_key"] = (rules.sum_to(found[f"d_{x}"], inputs[x].shape) for x in ("query", "key"))
+    if "scale" in inputs:
+        found["d_scale"] = rules.sum_to(found["d_scale"][..., None], inputs["scale"].shape)
     if "bias" in inputs:
         found["d_bias"] = rules.sum_to(head.d_scores, inputs["bias"].shape)
     if d_sink is not None:
@@ -258,7 +264,7 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     for x in ("query", "key"):
         of_own[x], takes_back[x] = _prepared(rules, x, of_own[x], inputs, options)
     of_heads = {x: rules.map(y, lambda a, x=x: np.repeat(a, heads // split[x], axis=-3)) for x, y in of_own.items()}
-    given = {x: inputs[x] for x in ("mask", "bias", "sink", *BIASES) if x in inputs}
+    given = {x: inputs[x] for x in ("mask", "bias", "sink", *BIASES, "index") if x in inputs}
     found = _dot_product(rules, given | of_heads, options)
 
     combined = rules.map(rules.rounded(found["output"]), _combine)

@@ -29,7 +29,7 @@ Shapes: TypeAlias = Mapping[str, Shape]
 Arrays: TypeAlias = Mapping[str, Array]
 
 MOST_SCORES = 2**24  # of a case, times the hidden units of additive attention: what is held in memory at a time
-HAVE_NO_GRADIENT = ("mask", "positions", "key_positions", "d_output", "d_final_state")
+HAVE_NO_GRADIENT = ("mask", "index", "positions", "key_positions", "d_output", "d_final_state")
 
 
 class Signature(NamedTuple):
@@ -286,10 +286,11 @@ def _attention(
     if prod(scores) * hidden > MOST_SCORES:
         raise ValueError(f"scores of the shape {scores} are more than a case may have")
     _check_broadcasts(inputs, scores)
-    given = [name for name in ("bias", *MADE) if name in inputs]
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} are among the inputs, and there is one bias at most")
     biases.check(made_bias(inputs, options), scores, key.shape[-1])
+    if "scale" in inputs:
+        check_broadcasts_to("scale", inputs["scale"], (*scores[:-1], 1), "(..., n, 1) of the scores")
+        if "scale" in options:
+            raise ValueError("scale is among the inputs and among the options")
     if "sink" in inputs:
         check_broadcasts_to("sink", inputs["sink"], scores[:-2], "the leading axes of the scores")
     leading = np.broadcast_shapes(scores[:-2], value.shape[:-2])
@@ -302,10 +303,26 @@ def _check_broadcasts(inputs: Arrays, scores: Shape) -> None:
             check_broadcasts_to(name, inputs[name], scores)
 
 
-def made_bias(inputs: Arrays, options: Mapping[str, Any]) -> biases.Bias | None:
-    """The bias by position that an input stands for, if there is one."""
-    made = [MADE[name](inputs[name], **_picked(options, OF_BIASES)) for name in MADE if name in inputs]
-    return made[0] if made else None
+def biases_in(inputs: Iterable[str]) -> list[str]:
+    """The inputs that a bias is made of."""
+    held = {*inputs}
+    return [name for name in ("bias", *MADE) if name in held]
+
+
+def made_bias(inputs: Arrays, options: Mapping[str, Any]) -> Any:
+    """The bias that is given, or that an input stands for; a list of those in the order of :func:`biases_in`."""
+    index = inputs["index"].astype(np.int64) if "index" in inputs else None
+    made: list[Any] = []
+    for name in biases_in(inputs):
+        if name == "bias":
+            made.append(inputs[name])
+        elif index is not None and name in BY_INDEX:
+            made.append(
+                BY_INDEX[name](inputs[name], index, **_picked(options, OF_INDEX if name == "embedding" else ()))
+            )
+        else:
+            made.append(MADE[name](inputs[name], **_picked(options, OF_BIASES if name == "table" else ())))
+    return made if len(made) > 1 else made[0] if made else None
 
 
 def made_rotary(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -368,14 +385,16 @@ MADE: dict[str, Callable[..., biases.Bias]] = {
     "embedding": biases.shaw,
     "log_f": biases.forgetting,
 }
+BY_INDEX: dict[str, Callable[..., biases.Bias]] = {"table": biases.table, "embedding": biases.products}
 SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope")
 NOT_NUMBERS: dict[str, Callable[[Any], Any]] = {
     "truncate": json.as_flag,
     "short_factor": json.as_tuple(json.as_finite),
     "long_factor": json.as_tuple(json.as_finite),
 }
-OF_BIASES = {"bidirectional": json.as_flag, "max_distance": json.as_whole}  # options of a table
-OF_SCORES = {"scale": json.as_finite, "is_causal": json.as_flag, "softcap": json.as_finite, **OF_BIASES}
+OF_BIASES = {"bidirectional": json.as_flag, "max_distance": json.as_whole}  # options of a table by distance
+OF_INDEX = {"of": json.as_text}  # and of an embedding by index
+OF_SCORES = {"scale": json.as_finite, "is_causal": json.as_flag, "softcap": json.as_finite, **OF_BIASES, **OF_INDEX}
 OF_ROTARY = {
     "base": json.as_finite,
     "width": json.as_whole,
@@ -387,14 +406,14 @@ OF_STATES = ("log_decay", "beta", "initial_state", "probe", "response", "bonus")
 SIGNATURES = {
     "softmax": Signature(("scores",), ("mask",), {"axis": _axis}, (), _softmax, second_order=True),
     "dot_product": Signature(
-        ATTENDING, ("mask", "bias", "sink", *MADE), OF_SCORES, (), _dot_product, second_order=True
+        ATTENDING, ("mask", "bias", "sink", "scale", *MADE, "index"), OF_SCORES, (), _dot_product, second_order=True
     ),
     "additive": Signature(
         (*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive, second_order=True
     ),
     "multi_head": Signature(
         (*ATTENDING, *(name for name in Parameters._fields if name not in Parameters._field_defaults)),
-        (*Parameters._field_defaults, "mask", "bias", *MADE, "positions", "key_positions"),
+        (*Parameters._field_defaults, "mask", "bias", *MADE, "index", "positions", "key_positions"),
         {
             "num_heads": json.as_whole,
             "num_kv_heads": json.as_whole,

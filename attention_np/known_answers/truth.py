@@ -212,9 +212,10 @@ class Exact:
         added = np.broadcast_to(_zeros((1, 1)) if bias is None else bias, shape)
         scores = np.where(added == -MP.inf, added, ZERO)
         shown = np.broadcast_to(visible, shape) & np.asarray(added != -MP.inf, np.bool_)
-        for index, (q, k, b, pairs) in _places(shape[:-2], query, key, added, shown):
+        scales = np.broadcast_to(np.asarray(scale, object), (*shape[:-1], 1))
+        for index, (q, k, factors, b, pairs) in _places(shape[:-2], query, key, scales, added, shown):
             for i, j in np.argwhere(pairs):
-                product = scale * _dot(q[i], k[j])
+                product = factors[i, 0] * _dot(q[i], k[j])
                 scores[index][i, j] = (product if softcap is None else _capped(product, softcap)) + b[i, j]
         return scores
 

@@ -146,7 +146,7 @@ def of_op(op: ModuleType) -> Function:
     ...     known_answers.verify(known_answers.of_op(softmax), folder, op="softmax").ok
     True
     """
-    from attention_np.known_answers.signatures import MADE, OF_BIASES, made_bias, made_rotary
+    from attention_np.known_answers.signatures import OF_BIASES, OF_INDEX, biases_in, made_bias, made_rotary
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Any]:
         arrays: dict[str, Any] = dict(inputs)
@@ -155,18 +155,19 @@ def of_op(op: ModuleType) -> Function:
         mask = {"mask": arrays.pop("mask")} if "mask" in arrays else {}
         if "num_heads" in options:
             arrays, tangents = with_parameters(arrays), with_parameters(tangents)
-        by_position = next((name for name in MADE if name in arrays), None)
-        if by_position is not None:
-            arrays["bias"] = made_bias(inputs, options)
-            del arrays[by_position]
-        options = {name: x for name, x in made_rotary(options).items() if name not in OF_BIASES}
+        of_bias = biases_in(arrays)
+        if of_bias:
+            bias = made_bias(inputs, options)
+            arrays = {name: x for name, x in arrays.items() if name not in (*of_bias, "index")} | {"bias": bias}
+        options = {name: x for name, x in made_rotary(options).items() if name not in (*OF_BIASES, *OF_INDEX)}
         if "rotary" in options:
             options["rotary"] = made_rotary(options["rotary"])
         of_state = {"d_final_state": arrays.pop("d_final_state")} if "d_final_state" in arrays else {}
         output, cache = op.forward(**arrays, **mask, **options)
         gradients = without_parameters(op.backward(d_output, cache, **of_state))
-        if by_position is not None:
-            gradients[by_position] = gradients.pop("bias")
+        if of_bias:
+            d_bias = gradients.pop("bias")
+            gradients |= dict(zip(of_bias, d_bias if len(of_bias) > 1 else [d_bias], strict=True))
         found = {f"d_{name}": x for name, x in gradients.items()}
         if tangents and hasattr(op, "double_backward"):
             along = op.Gradients(**dict.fromkeys(op.Gradients._fields) | tangents)

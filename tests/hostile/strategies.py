@@ -94,7 +94,7 @@ DRESSES: tuple[Callable[[Array], Any], ...] = (
     matrix,
     lambda x: x.view(Rude),
     Convertible,
-    lambda x: x.tolist() if x.dtype == np.float64 and x.size else x,
+    lambda x: tuple(x.tolist()) if x.dtype == np.float64 and x.size and x.ndim else x,  # a list may be one of biases
 )
 
 

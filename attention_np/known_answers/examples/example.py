@@ -23,6 +23,8 @@ TAGS = {
     "softcap": "scores s are c tanh(s / c), before bias and mask",
     "sink": "one more logit of each query, without a value",
     "position bias": "a bias that is made of a small array by position: slopes, table, embedding or log_f",
+    "index": "the rows of a table or an embedding come as an array of whole numbers, (n, m)",
+    "scale of each query": "the scale is an array, an input with a gradient",
     "scaling": "rotary positions of other frequencies, for longer sequences",
     "broadcast": "an array that is shared along an axis, so that its gradient is summed over it",
     "large scores": "scores far from zero",
@@ -46,6 +48,7 @@ HELD = {  # by cases with these tags: one of these inputs or options
     "softcap": {"softcap"},
     "sink": {"sink"},
     "position bias": {*MADE},
+    "index": {"index"},
     "scaling": {"scaling"},
     "decay": {"log_decay"},
     "delta rule": {"beta"},
@@ -72,7 +75,8 @@ class Example:
         """What is special about it."""
         given = self.options | self.options.get("rotary", {})
         holds = {*self.inputs, *(name for name, value in given.items() if value)}
-        return tuple(tag for tag in TAGS if tag in self.special or holds & HELD.get(tag, set()))
+        of_inputs = {"scale of each query"} if "scale" in self.inputs else set()
+        return tuple(tag for tag in TAGS if tag in of_inputs or tag in self.special or holds & HELD.get(tag, set()))
 
 
 class Draws:
@@ -125,7 +129,8 @@ def case_of(
 
     In place of an array there may be a function, of what was drawn under its name or, if nothing was, of the draws.
     """
-    options = {name: changes[name] for name in SIGNATURES[draws.op].options if name in changes}
+    of_op = SIGNATURES[draws.op].options
+    options = {name: x for name, x in changes.items() if name in of_op and not callable(x)}
     arrays = dict(inputs)
     for name, change in changes.items():
         if name not in options:
