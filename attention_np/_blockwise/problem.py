@@ -61,7 +61,7 @@ class Problem:
     scale: Any  # a number, or broadcasts to (..., n, 1)
     mask: Rule | None
     softcap: Any
-    weights_by: Any
+    weights_by: Any = None
     dropout_p: float
     dropout_key: int | None
     block_size: tuple[int, int] | None
