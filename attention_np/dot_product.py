@@ -481,9 +481,7 @@ def backward_tangent(
             cache.softmax,
         )
         # (..., n, m) (dot-product.97, dot-product.99)
-        (d_scores, _), (d_scores_tangent, d_sinks), (weights, _) = (
-            rows.without_column(x, cache.sink) for x in columns
-        )
+        (d_scores, _), (d_scores_tangent, d_sinks), (weights, _) = (rows.without_column(x, cache.sink) for x in columns)
     d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.109)
 
     # backward was d_value = dropped^T @ d_output (dot-product.93)
