@@ -492,7 +492,7 @@ def _turned(
     start, pairs = (d - width if options.get("trailing") else 0), np.arange(width // 2)
     first, second = (2 * pairs, 2 * pairs + 1) if options.get("interleaved") else (pairs, pairs + width // 2)
     positions = rules.number(np.arange(n)) if positions is None else positions
-    cos, sin = rules.waves(positions, options.get("base", 10000.0), width, options.get("scaling"))
+    cos, sin = _waves(rules, positions, width, options)
 
     def turn(x: Numbers, back: bool) -> Numbers:
         one, other = (rules.map(x, lambda a, of=of: a[..., start + of]) for of in (first, second))
@@ -502,6 +502,29 @@ def _turned(
         return rules.put(turned, start + second, up(cos_of_both[1], sin_of_both[0]))
 
     return turn(x, False), lambda d_output: (turn(d_output, True), None)
+
+
+def _waves(rules: Arithmetic, positions: Numbers, width: int, options: Options) -> tuple[Numbers, Numbers]:
+    """Cosine and sine of the angle of each pair, (..., n, width / 2), by the position on its axis."""
+    base, scaling, sections = options.get("base", 10000.0), options.get("scaling"), options.get("sections")
+    if sections is None:
+        cos, sin = rules.waves(positions, base, width, scaling)
+        return cos, sin
+    of_axes = [rules.map(positions, lambda a, axis=axis: a[axis]) for axis in range(len(sections))]
+    cos, sin = rules.waves(of_axes[0], base, width, scaling)
+    pairs, stop = np.arange(width // 2), 0
+    for axis, size in enumerate(sections):
+        start, stop = stop, stop + size
+        own = pairs[start:stop]
+        if options.get("arrangement") == "interleaved":
+            own = (
+                pairs[pairs % len(sections) == axis][:size] if axis else pairs[:0]
+            )  # what is over is of the first axis
+        both = rules.waves(of_axes[axis], base, 2 * size if options.get("restart") else width, scaling)
+        part = slice(None) if options.get("restart") else own
+        of_cos, of_sin = (rules.map(wave, lambda a, part=part: a[..., part]) for wave in both)
+        cos, sin = rules.put(cos, own, of_cos), rules.put(sin, own, of_sin)
+    return cos, sin
 
 
 def _split(x: Array, heads: int) -> Array:

@@ -161,8 +161,18 @@ def _rotary(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
     x = inputs["x"]
     _check_axes(x, 2)
     _check_turned(x.shape[-1], options)
+    sections = options.get("sections")
+    rotary.as_sections(
+        sections,
+        options.get("arrangement", "runs"),
+        options.get("restart", False),
+        options.get("width", x.shape[-1]),
+    )
     if "positions" in inputs:
-        _check_positions("positions", inputs["positions"], x.shape[:-1])
+        positions = inputs["positions"]
+        if sections is not None and positions.shape[:1] != (len(sections),):
+            raise ValueError(f"positions must have an axis for the {len(sections)} sections first")
+        _check_positions("positions", positions if sections is None else positions[0], x.shape[:-1])
     return x.shape, None
 
 
@@ -403,6 +413,7 @@ OF_ROTARY = {
     "scaling": _scaling,
 }
 OF_STATES = ("log_decay", "beta", "initial_state", "probe", "response", "bonus")
+OF_SECTIONS = {"sections": json.as_tuple(json.as_whole), "arrangement": json.as_text, "restart": json.as_flag}
 SIGNATURES = {
     "softmax": Signature(("scores",), ("mask",), {"axis": _axis}, (), _softmax, second_order=True),
     "dot_product": Signature(
@@ -438,7 +449,7 @@ SIGNATURES = {
     ),
     "rms_norm": Signature(("x",), ("gain",), {"epsilon": json.as_finite}, (), _normalisation),
     "layer_norm": Signature(("x",), ("gain", "b"), {"epsilon": json.as_finite}, (), _normalisation),
-    "rotary": Signature(("x",), ("positions",), OF_ROTARY, (), _rotary),
+    "rotary": Signature(("x",), ("positions",), OF_ROTARY | OF_SECTIONS, (), _rotary),
     "linear": Signature(("x", "w"), ("b",), {}, (), _linear),
     "activation": Signature(("x",), (), {"kind": json.as_text}, ("kind",), _activation),
     "short_conv": Signature(

@@ -154,6 +154,8 @@ def turned(x: Any, positions: Any, options: dict[str, Any]) -> Any:
     frequencies, amplitude = scaled(options.get("base", 10000.0) ** (-pairs / width), options)
     positions = torch.arange(n) if positions is None else positions.double()
     angles = positions[..., None].double() * frequencies
+    if "sections" in options:
+        angles = on_axes(angles, positions, options)
     cos, sin = ((amplitude * wave(angles)).to(dtype) for wave in (torch.cos, torch.sin))
     start = d - width if options.get("trailing") else 0
     part = x[..., start : start + width].to(dtype)
@@ -161,6 +163,21 @@ def turned(x: Any, positions: Any, options: dict[str, Any]) -> Any:
     one, other = part.unflatten(-1, shape).unbind(-1 if options.get("interleaved") else -2)
     both = torch.stack([one * cos - other * sin, one * sin + other * cos], -1 if options.get("interleaved") else -2)
     return torch.cat([x[..., :start], both.flatten(-2).to(x.dtype), x[..., start + width :]], dim=-1)
+
+
+def on_axes(angles: Any, positions: Any, options: dict[str, Any]) -> Any:
+    """Of the angles on each axis those of its pairs, in the way of Qwen2-VL, its vision tower, or Qwen3-VL."""
+    sections, base = options["sections"], options.get("base", 10000.0)
+    if options.get("restart"):
+        exponents = [torch.arange(s, dtype=torch.float64) / s for s in sections]
+        return torch.cat([x[..., None].double() * base**-e for x, e in zip(positions, exponents, strict=True)], dim=-1)
+    if options.get("arrangement") == "interleaved":
+        mixed = angles[0].clone()
+        for axis in range(1, len(sections)):
+            own = slice(axis, sections[axis] * len(sections), len(sections))
+            mixed[..., own] = angles[axis][..., own]
+        return mixed
+    return torch.cat([part[k] for k, part in enumerate(angles.split(list(sections), dim=-1))], dim=-1)
 
 
 def scaled(frequencies: Any, options: dict[str, Any]) -> tuple[Any, float]:

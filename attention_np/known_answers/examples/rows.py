@@ -62,6 +62,31 @@ def examples() -> list[Example]:
             positions=places,
         ),
         *_scaled(places),
+        *_on_axes(),
+    ]
+
+
+def _on_axes() -> list[Example]:
+    """Rotary positions on several axes: times, rows and columns."""
+    places = np.array([[3.0, 3.0, 4.0, 4.0], [0.0, 5.0, 0.0, 5.0], [2.0, 0.0, 17.0, 40.0]])
+    each = np.stack([places, places + 7], axis=1)  # (axes, batch, n)
+    case = partial(_of_rows, "rotary", shape=(2, 4, 12))
+    return [
+        case("runs", "Three axes, the pairs in runs, as in Qwen2-VL.", positions=places, sections=(1, 2, 3)),
+        case(
+            "interleaved",
+            "The axes take turns, the first has what is over, as in Qwen3-VL; positions of each sample.",
+            positions=each,
+            sections=(3, 1, 2),
+            arrangement="interleaved",
+        ),
+        case(
+            "restart",
+            "Rows and columns with frequencies of their own, as in vision towers.",
+            positions=places[1:],
+            sections=(3, 3),
+            restart=True,
+        ),
     ]
 
 
