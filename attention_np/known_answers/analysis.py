@@ -19,6 +19,7 @@ from attention_np.known_answers.around import activated, hats
 from attention_np.known_answers.by_position import frequencies
 from attention_np.known_answers.formats import Format
 from attention_np.known_answers.program import SCALING, Head, Moving, sum_to
+from attention_np.known_answers.weighed import weighed
 
 EXPONENT = 3  # roundings of the argument of exp: a difference, times log2(e), itself rounded
 FUNCTION = 4  # what exp, log, tanh and a division may be off by, together with the rounding of the result
@@ -204,6 +205,23 @@ class Analysis:
             (0, np.abs(slope)) if kind == "exp" else (1 + size if "elu" in kind or kind == "silu" else 1, 1 + size)
         )
         return Computed(value, off * (np.abs(value) + of_value)), Computed(slope, off * (np.abs(slope) + of_slope))
+
+    def weighed(
+        self, scores: Computed, visible: Array, d_output: Computed, by: Mapping[str, Any]
+    ) -> tuple[Computed, Computed]:
+        """The weights of each row, and the gradient of the scores.
+
+        Each is off by some roundings for each of its sums, of what the scores and the threshold round to.
+        """
+        found = [np.zeros(scores.shape) for _ in range(4)]
+        shown = visible & (scores.value != -np.inf)
+        for i in np.ndindex(*scores.shape[:-1]):
+            row = weighed(by, scores.value[i][shown[i]].tolist(), d_output.value[i][shown[i]].tolist(), _Floats, 60)
+            for array, part in zip(found, row, strict=True):
+                array[i][shown[i]] = part
+        weights, d_scores, weights_off, d_scores_off = found
+        off = self.gamma(RESCALING * scores.shape[-1] + OTHERS)
+        return Computed(weights, off * weights_off), self.rounded(Computed(d_scores, (off + self.u) * d_scores_off))
 
     def hats(self, x: Computed, size: int) -> tuple[Computed, Computed]:
         """How near locations from 0 to 1 are to each of `size` pixels, and the slopes of that, away from kinks."""
@@ -425,6 +443,12 @@ class Analysis:
         by_output = self.mean_of(d_output, self.rounded(output))
         given = at.again, at.d_weights, at.mean, at.moves, moved_scores, moved_weights, moved_d_weights, by_output
         return Moving(output, self.moving_weights_backward(*given), self.d_value(at, moved_weights, d_output))
+
+
+class _Floats:
+    """The functions of :mod:`attention_np.known_answers.weighed`, of Python's floats."""
+
+    mpf, exp = float, math.exp
 
 
 def exact(x: Array) -> Computed:

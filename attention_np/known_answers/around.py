@@ -222,7 +222,15 @@ def hats(u: Array, size: int) -> tuple[Array, Array]:
     return np.where(reached, height, height * 0), np.where(reached, size * slope, 0)
 
 
+def _weightings(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    scores = inputs["scores"]
+    visible = np.broadcast_to(inputs.get("mask", np.True_), scores.shape)
+    weights, d_scores = rules.weighed(scores, visible, inputs["d_output"], options["weights_by"])
+    return {"output": weights, "d_scores": d_scores}
+
+
 AROUND: dict[str, Program] = {
+    "weightings": _weightings,
     "linear": _linear,
     "activation": _activation,
     "short_conv": _short_conv,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from attention_np import biases, rotary
+from attention_np import biases, rotary, weightings
 from attention_np._lib import json
 from attention_np._lib.arguments import (
     broadcast_leading,
@@ -23,6 +23,7 @@ from attention_np._lib.arrays import Array
 from attention_np._lib.text import shortened
 from attention_np._multi_head.parameters import Parameters, as_parameters
 from attention_np.activation import KINDS
+from attention_np.known_answers.weighed import KINDS as WEIGHTINGS
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]
@@ -188,6 +189,15 @@ def _linear(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
     return (*broadcast_leading(x=x, w=w), x.shape[-2], w.shape[-1]), None
 
 
+def _weightings(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
+    made_weighting(options["weights_by"])
+    scores = inputs["scores"].shape
+    if not scores:
+        raise ValueError("scores must have one axis at least")
+    _check_broadcasts(inputs, scores)
+    return scores, None
+
+
 def _activation(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
     if options["kind"] not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {shortened(options['kind'])}")
@@ -335,6 +345,13 @@ def made_bias(inputs: Arrays, options: Mapping[str, Any]) -> Any:
     return made if len(made) > 1 else made[0] if made else None
 
 
+def made_weighting(by: Mapping[str, Any]) -> weightings.Weighting:
+    """How scores become weights, of the option that says it."""
+    numbers = dict(by)
+    made: weightings.Weighting = getattr(weightings, numbers.pop("kind"))(**numbers)
+    return made
+
+
 def made_rotary(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of rotary.forward, of those of a case."""
     if "scaling" not in options:
@@ -367,6 +384,14 @@ def _scaling(value: Any) -> dict[str, Any]:
     left_out = {name for name in takes if name not in value and takes[name].default is not Parameter.empty}
     names = {name: read for name, read in fields.items() if name not in left_out}
     return json.as_record(value, {"kind": json.as_text, **names})
+
+
+def _weighting(value: Any) -> dict[str, Any]:
+    """The kind of a weighting, and alpha, which entmax may have."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind not in WEIGHTINGS:
+        raise ValueError(f"an object is expected, with a kind of {', '.join(WEIGHTINGS)}, not {shortened(value)}")
+    return json.as_record(value, {"kind": json.as_text} | ({"alpha": json.as_finite} if kind == "entmax" else {}))
 
 
 def _window(value: Any) -> tuple[int | None, int | None]:
@@ -460,6 +485,7 @@ SIGNATURES = {
         _short_conv,
         "final_state",
     ),
+    "weightings": Signature(("scores",), ("mask",), {"weights_by": _weighting}, ("weights_by",), _weightings),
     "cross_entropy": Signature(("scores", "target"), ("mask",), {}, (), _cross_entropy),
     "pooling": Signature(
         ("x",), ("gate", "b"), {"width": json.as_whole, "stride": json.as_whole}, ("width",), _pooling

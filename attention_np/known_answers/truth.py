@@ -21,6 +21,7 @@ import numpy.typing as npt
 from attention_np.known_answers.around import activated, hats
 from attention_np.known_answers.by_position import frequencies
 from attention_np.known_answers.program import OPS, Head, sum_to
+from attention_np.known_answers.weighed import weighed
 
 Array = npt.NDArray[Any]
 
@@ -157,6 +158,15 @@ class Exact:
         pairs = [activated(kind, number, MP) for number in x.ravel()]
         value, slope = (np.array(part, object).reshape(x.shape) for part in (*zip(*pairs, strict=True),))
         return value, slope
+
+    def weighed(self, scores: Array, visible: Array, d_output: Array, by: Mapping[str, Any]) -> tuple[Array, Array]:
+        """The weights of each row, and the gradient of the scores."""
+        weights, d_scores = _zeros(scores.shape), _zeros(scores.shape)
+        for i in np.ndindex(*scores.shape[:-1]):
+            shown = _shown(visible[i], scores[i])
+            row = weighed(by, scores[i][shown], d_output[i][shown], MP, steps=MP.prec)
+            weights[i][shown], d_scores[i][shown] = row.weights, row.d_scores
+        return weights, d_scores
 
     def hats(self, x: Array, size: int) -> tuple[Array, Array]:
         """How near locations from 0 to 1 are to each of `size` pixels, and the slopes of that."""

@@ -146,7 +146,14 @@ def of_op(op: ModuleType) -> Function:
     ...     known_answers.verify(known_answers.of_op(softmax), folder, op="softmax").ok
     True
     """
-    from attention_np.known_answers.signatures import OF_BIASES, OF_INDEX, biases_in, made_bias, made_rotary
+    from attention_np.known_answers.signatures import (
+        OF_BIASES,
+        OF_INDEX,
+        biases_in,
+        made_bias,
+        made_rotary,
+        made_weighting,
+    )
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Any]:
         arrays: dict[str, Any] = dict(inputs)
@@ -162,6 +169,8 @@ def of_op(op: ModuleType) -> Function:
         options = {name: x for name, x in made_rotary(options).items() if name not in (*OF_BIASES, *OF_INDEX)}
         if "rotary" in options:
             options["rotary"] = made_rotary(options["rotary"])
+        if "weights_by" in options:
+            options["weights_by"] = made_weighting(options["weights_by"])
         of_state = {"d_final_state": arrays.pop("d_final_state")} if "d_final_state" in arrays else {}
         output, cache = op.forward(**arrays, **mask, **options)
         gradients = without_parameters(op.backward(d_output, cache, **of_state))

@@ -25,6 +25,7 @@ FEW = {
     "activation": ["gelu"],
     "short_conv": ["packed"],
     "cross_entropy": ["mask"],
+    "weightings": ["entmax-1-5", "stick-breaking"],
     "pooling": ["gated"],
     "deformable": ["at-the-edge"],
 }
@@ -35,6 +36,7 @@ OF_ROWS = (
     "linear",
     "activation",
     "cross_entropy",
+    "weightings",
     "pooling",
     "deformable",
 )  # without scores, and so without a log-sum-exp

@@ -8,7 +8,7 @@ import pytest
 from helpers import Array, Patch, Printed, each
 
 import attention_np
-from attention_np import cases, known_answers
+from attention_np import known_answers
 from attention_np.known_answers import verifying
 from attention_np.known_answers.examples import OPS, all_examples
 from attention_np.known_answers.formats import DTYPES
@@ -26,7 +26,7 @@ long = pytest.mark.long
 def test_every_op_gives_its_known_answers(request: pytest.FixtureRequest, name: str, dtypes: set[str], op: str) -> None:
     folder = request.getfixturevalue(name)
     folder = folder[op] if name == "answers" else folder
-    report = known_answers.verify(known_answers.of_op(cases.OPS[op]), folder, op=op)
+    report = known_answers.verify(known_answers.of_op(getattr(attention_np, op)), folder, op=op)
     report.raise_if_failed()
     assert not report.skipped
     assert {x.array for x in report} >= {"output"} | BESIDE.get(op, {"logsumexp"})
@@ -35,7 +35,7 @@ def test_every_op_gives_its_known_answers(request: pytest.FixtureRequest, name: 
 
 @each("op", ["softmax", "dot_product", "blockwise", "additive", "multi_head"])
 def test_forward_mode_and_hessian_vector_products_give_the_answers(answers: Sets, op: str) -> None:
-    module = cases.OPS[op]
+    module = getattr(attention_np, op)
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
         tangents = {name[2:]: x for name, x in inputs.items() if name.startswith("v_")}

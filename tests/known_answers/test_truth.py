@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers import each, some_of
 
-from attention_np import cases, known_answers
+import attention_np
+from attention_np import known_answers
 from attention_np.known_answers import bounds, settling, truth
 from attention_np.known_answers.examples import all_examples
 from attention_np.known_answers.formats import FORMATS, Format, to_format
@@ -31,7 +32,7 @@ def exactly(x: np.longdouble) -> Any:
 def test_the_ops_in_extended_precision_agree_with_fifty_digits(example: Any) -> None:
     exact = truth.answers(example.op, example.inputs, example.options)
     wide = {name: x if x.dtype == np.bool_ else x.astype(np.longdouble) for name, x in example.inputs.items()}
-    found = known_answers.of_op(cases.OPS[example.op])(wide, example.options)
+    found = known_answers.of_op(getattr(attention_np, example.op))(wide, example.options)
     limits = bounds.bounds(example.op, EXTENDED, example.inputs, example.options)
     largest = {name: np.abs(np.where(finite(x), x, 0).astype(float)).max(initial=0) for name, x in exact.items()}
     ordinary = not {"large scores"} & set(example.tags) and example.name != "saturated"

@@ -9,6 +9,7 @@ import numpy as np
 
 from attention_np.activation import KINDS
 from attention_np.known_answers.examples.example import Array, Draws, Example, Shape, case_of, filled
+from attention_np.known_answers.weighed import KINDS as KINDS_OF_WEIGHTS
 
 __all__ = ["examples"]
 
@@ -23,8 +24,24 @@ def _case(
 
 
 def examples() -> list[Example]:
-    """Every case of linear, activation, short_conv, cross_entropy, pooling and deformable."""
-    return [*_linear(), *_activations(), *_convolutions(), *_losses(), *_windows(), *_samples()]
+    """Every case of weightings, linear, activation, short_conv, cross_entropy, pooling and deformable."""
+    return [*_weights(), *_linear(), *_activations(), *_convolutions(), *_losses(), *_windows(), *_samples()]
+
+
+def _weights() -> list[Example]:
+    of: dict[str, Shape] = {"scores": (4, 6)}
+    some = np.array([[True, False, True, True, True, True], [False] * 6, [True] * 6, [False, True] * 3])
+    kinds: list[dict[str, Any]] = [{"kind": kind} for kind in KINDS_OF_WEIGHTS if kind != "entmax"]
+    kinds += [{"kind": "entmax", "alpha": alpha} for alpha in (1.25, 1.5, 3.0)]
+    cases = []
+    for by in kinds:
+        name = "-".join(str(x).replace("_", "-").replace(".", "-") for x in by.values())
+        told = f"Weights by {by['kind'].replace('_', '-')}" + (f" with alpha {by['alpha']}" if "alpha" in by else "")
+        described = f"{told}; a mask hides some scores, and a row of them."
+        steps = np.array([0.0, 0.375, -0.25, 0.125, -5.0, 0.5]) + np.array([[0], [1], [8], [-2]])  # far from a kink
+        changes: dict[str, Any] = {"scores": lambda x, steps=steps: steps + 0 * x, "mask": some, "weights_by": by}
+        cases.append(_case("weightings", name, described, "empty row", of=of, d_output=(4, 6), **changes))
+    return cases
 
 
 def _linear() -> list[Example]:
