@@ -35,6 +35,7 @@ __all__ = [
     "packed",
     "padding",
     "padding_from_tokens",
+    "selected",
     "sliding_window",
     "tree",
 ]
@@ -302,6 +303,82 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
             f"(query_segments.shape={queries.shape}, key_segments.shape={keys.shape})"
         ) from None
     return same[..., None, :, :] if as_flag("heads", heads) else same
+
+
+def selected(indices: npt.ArrayLike, m: int, *, block_size: int = 1) -> Mask:
+    """Each query sees the keys, or the blocks of keys, that its row of `indices` lists.
+
+    Parameters
+    ----------
+    indices : array_like of int, (..., n, k)
+        From 0 on; -1 selects nothing, so that rows may list fewer than k. What is listed twice counts once, and the
+        order says nothing.
+    m : int
+        The number of keys.
+    block_size : int, optional
+        Keys in a block, at least 1; the last block may be shorter. By default `indices` are of keys.
+
+    Returns
+    -------
+    ndarray of bool, (..., n, m)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument does not hold integers, `indices` has fewer than two axes, or an index is below -1 or not below
+        the number of blocks.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.selected([[0, 3], [2, -1], [-1, -1]], 4).astype(int))
+    [[1 0 0 1]
+     [0 0 1 0]
+     [0 0 0 0]]
+    >>> print(masks.selected([[2], [0]], 5, block_size=2).astype(int))
+    [[0 0 0 0 1]
+     [1 1 0 0 0]]
+    """
+    rows, block_size = as_selection(indices, block_size)
+    _, m = _lengths(rows.shape[-2], _length("m", m))
+    check_selection(rows, m, block_size)
+    return listed(rows, slice(0, m), block_size)
+
+
+def as_selection(indices: npt.ArrayLike, block_size: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Lists of what each query selects, and the size of a block, if they are."""
+    given = as_integers("indices", indices, axes=2)
+    rows = given.astype(np.int64)
+    if rows.size and rows.min() < -1:
+        raise ValueError(f"indices must be from 0 on, or -1 for none, and one is {given.flat[rows.argmin()]}")
+    return rows, as_integer("block_size", block_size, least=1)
+
+
+def check_selection(rows: npt.NDArray[np.int64], m: int, block_size: int) -> None:
+    """Refuse lists of what is not among m keys."""
+    count = -(-m // block_size)
+    if rows.size and rows.max() >= count:
+        of = "keys" if block_size == 1 else f"blocks of {block_size} keys"
+        raise ValueError(f"indices must be less than {count}, the number of {of}, and one is {rows.max()} (m={m})")
+
+
+def listed(rows: npt.NDArray[np.int64], columns: slice, block_size: int) -> Mask:
+    """Which of some keys the rows list, (..., n, columns)."""
+    first, count = blocks_of(columns, block_size)
+    inside = (rows >= first) & (rows < first + count)  # -1 is not, and so writes nowhere
+    blocks = np.zeros((*rows.shape[:-1], count), dtype=np.bool_)
+    *of_rows, _ = np.nonzero(inside)
+    places = (*of_rows, rows[inside] - first)
+    blocks[places] = True  # (masks.65)
+    own = np.arange(columns.start, columns.stop) // min(block_size, max(columns.stop, 1))  # (columns,) (masks.67)
+    mask: Mask = blocks[..., own - first]  # (masks.68)
+    return mask
+
+
+def blocks_of(columns: slice, block_size: int) -> tuple[int, int]:
+    """The first of the blocks that some keys are in, and how many these blocks are."""
+    first = columns.start // block_size
+    return first, -(-columns.stop // block_size) - first
 
 
 def tree(parents: npt.ArrayLike) -> Mask:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from attention_np import masks
 from attention_np._lib.arguments import as_array, as_flag, as_integer
 
-__all__ = ["Rule", "causal", "packed", "padding", "sliding_window", "tree", "whole"]
+__all__ = ["Rule", "causal", "packed", "padding", "selected", "sliding_window", "tree", "whole"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -185,6 +185,46 @@ class _Packed(Rule):
                 f"there are segments of {self.queries.shape[-1]} queries and {self.keys.shape[-1]} keys, "
                 f"but {n} queries and {m} keys"
             )
+
+
+class _Selected(Rule):
+    def __init__(self, rows: npt.NDArray[np.int64], block_size: int, start: int = 0) -> None:
+        self.rows, self.block_size, self.leading = rows, block_size, rows.shape[:-2]
+        self.start = start  # of the first key in its block
+
+    def block(self, rows: slice, columns: slice) -> bool | Mask:
+        mask = masks.listed(self.rows[rows], self._in_blocks(columns), self.block_size)
+        return bool(mask.all()) if mask.all() or not mask.any() else mask
+
+    def columns(self, rows: slice, columns: slice) -> slice:
+        some = self.rows[rows]
+        some = some[some >= 0]
+        if not some.size:
+            return slice(columns.start, columns.start)
+        first, last = (int(end) * self.block_size - self.start for end in (some.min(), some.max()))
+        start = min(max(columns.start, first), columns.stop)
+        return slice(start, max(min(columns.stop, last + self.block_size), start))
+
+    def at(self, index: tuple[int, ...]) -> Rule:
+        return _Selected(pick(self.rows, index, axes=2), self.block_size, self.start)
+
+    def within(self, rows: slice, columns: slice) -> Rule:
+        of_all = self._in_blocks(columns)
+        first, count = masks.blocks_of(of_all, self.block_size)
+        some = self.rows[..., rows, :] - first
+        some = np.where((some >= 0) & (some < count), some, -1)
+        return _Selected(some, self.block_size, of_all.start - first * self.block_size)
+
+    def check(self, n: int, m: int) -> None:
+        if self.rows.shape[-2] != n:
+            raise ValueError(
+                f"there are lists of {self.rows.shape[-2]} queries, but {n} queries (indices.shape={self.rows.shape})"
+            )
+        masks.check_selection(self.rows, self.start + m, self.block_size)
+
+    def _in_blocks(self, columns: slice) -> slice:
+        """Some keys, counted from where the first of the blocks begins."""
+        return slice(columns.start + self.start, columns.stop + self.start)
 
 
 class _Tree(Rule):
@@ -364,6 +404,22 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
     masks.packed(*(x[..., :1] if x.ndim else x for x in (queries, keys)))  # refuses what cannot be
     heads = as_flag("heads", heads)
     return _Packed(*(x[..., None, :] if heads else x for x in (queries, keys)))
+
+
+def selected(indices: npt.ArrayLike, *, block_size: int = 1) -> Rule:
+    """Each query sees the keys, or blocks of keys, that its row lists, as :func:`attention_np.masks.selected`.
+
+    Blocks of scores in which no query has selected anything are skipped. An index that is out of range is refused when
+    the number of keys is known.
+
+    Examples
+    --------
+    >>> from attention_np import rules
+    >>> print(rules.selected([[1, -1], [0, 2]], block_size=2).mask(2, 5).astype(int))
+    [[0 0 1 1 0]
+     [1 1 0 0 1]]
+    """
+    return _Selected(*masks.as_selection(indices, block_size))
 
 
 def tree(parents: npt.ArrayLike) -> Rule:

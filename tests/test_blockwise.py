@@ -76,6 +76,8 @@ RULES = {
     "padding of everything": rules.padding([3, 0]),
     "packed": rules.packed([0, 0, 1, 1], [0, 0, 1, 1, 2]),
     "packed, in a batch": rules.packed([[0, 0, 1, 1], [2, 1, 1, 0]], [[0, 0, 1, 1, 2], [0, 2, 1, 2, 1]]),
+    "selected": rules.selected([[3, 0], [-1, -1], [4, -1], [1, 1]]),
+    "selected blocks, in a batch": rules.selected([[[1], [0], [-1], [0]], [[0], [1], [1], [-1]]], block_size=3),
     "whole": rules.whole(SOME_HIDDEN),
     "both": rules.padding([5, 2]) & rules.causal(),
 }
@@ -323,6 +325,7 @@ class Counting(rules.Rule):
         (rules.sliding_window(left=100), 0.1),
         (rules.packed(np.arange(8192) // 512), 0.13),
         (rules.padding(1000), 0.13),
+        (rules.selected(np.arange(8192)[:, None] // 2048 * 16, block_size=128), 0.07),
         (rules.padding(0), 0.0),
     ],
 )

@@ -2,9 +2,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers import each, peak_of
+from helpers import ATTENTIONS, attentions, each, peak_of
 
-from attention_np import masks, rules
+from attention_np import KeyValueCache, dot_product, masks, rules
 
 SIZES = (0, 1, 2, 3, 5, 8)
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -329,6 +329,36 @@ def test_as_mask_refuses_what_is_neither_boolean_nor_a_number(values):
         masks.as_mask(values, true_means="allowed")
 
 
+@each("integers", INTEGERS)
+@each("m", [1, 2, 3, 7])
+def test_a_query_sees_the_keys_that_its_row_lists_and_minus_one_is_none(m, integers):
+    lists = [[0, -1, -1], [m - 1, 0, m - 1], [-1, -1, -1]]
+    indices = np.array(lists if integers.startswith("int") else np.maximum(lists, 0), integers)
+    mask = masks.selected(indices, m)
+    assert_same(mask, by_rule(3, m, lambda i, j: j in indices[i]))
+    assert not (integers.startswith("int") and m > 1 and mask[0, -1]), "-1 was taken as an index from the end"
+
+
+@each("block_size", [1, 2, 3, 4, 100, 10**30])
+def test_a_block_that_is_listed_is_seen_whole_and_the_last_may_be_shorter(block_size):
+    m = 10
+    indices = np.random.default_rng(0).integers(-1, -(-m // block_size), (2, 4, 3))
+    mask = masks.selected(indices, m, block_size=block_size)
+    for k, rows in enumerate(indices):
+        assert_same(mask[k], by_rule(4, m, lambda i, j, rows=rows: j // block_size in rows[i]))
+
+
+@each(("shape", "m"), [((2, 0), 3), ((0, 2), 3), ((3, 0, 2), 3), ((2, 0), 0)])
+def test_empty_lists_and_no_lists_show_nothing(shape, m):
+    assert_same(masks.selected(np.zeros(shape, int), m), np.zeros((*shape[:-1], m), bool))
+
+
+@each(("indices", "m", "block_size"), [([[3]], 3, 1), ([[0]], 0, 1), ([[2]], 4, 2), ([[1]], 3, 100), ([[2**62]], 3, 1)])
+def test_an_index_of_no_key_is_refused(indices, m, block_size):
+    with pytest.raises(ValueError, match=r"^indices must be less than \d, the number of .*, and one is \d+ \(m=\d\)$"):
+        masks.selected(indices, m, block_size=block_size)
+
+
 N = 1000
 TOKENS = np.arange(N * N).reshape(N, N) % 3
 
@@ -343,6 +373,7 @@ TOKENS = np.arange(N * N).reshape(N, N) % 3
         (lambda: masks.multi_level_causal(N), 1),
         (lambda: masks.packed(np.arange(N) // 7), 1),
         (lambda: masks.padding(np.arange(N), N), 1),
+        (lambda: masks.selected(np.zeros((N, 1), int), N), 2),
         (lambda: masks.padding_from_tokens(TOKENS, 0), 1),
         (lambda: masks.as_mask(np.ones((N, N), np.uint8), true_means="hidden"), 4),
     ],
@@ -372,3 +403,29 @@ def test_a_mask_larger_than_an_array_can_be_is_refused_by_its_lengths():
     for call in (lambda: masks.causal(2**40), lambda: masks.sliding_window(2**40, left=1)):
         with pytest.raises(ValueError, match=rf"^a mask of {2**40} queries and {2**40} keys is larger than an array"):
             call()
+
+
+@each("op", ATTENTIONS)
+def test_a_query_of_every_op_attends_to_the_selected_keys_as_if_there_were_no_others(op):
+    lists = [[3, 0, 3], [2, -1, -1], [-1, -1, -1], [1, 4, 2]]
+    case = attentions(((4,), (5,), (5,)))[op]
+    output, cache = case.forward(mask=masks.selected(lists, 5))
+    d_key = np.zeros_like(case.inputs["key"])
+    for i, row in enumerate(lists):
+        some = sorted({j for j in row if j >= 0})
+        keys = {name: case.inputs[name][some] for name in ("key", "value")}
+        alone, of_row = case.forward(query=case.inputs["query"][i : i + 1], **keys)
+        np.testing.assert_allclose(output[i], alone[0], rtol=1e-14, atol=1e-15)
+        d_key[some] += case.op.backward(output[i : i + 1], of_row).key
+    np.testing.assert_allclose(case.op.backward(output, cache).key, d_key, rtol=1e-12, atol=1e-14)
+
+
+def test_a_selection_among_the_keys_of_a_cache_is_that_of_the_whole_pass():
+    query, key, value = np.random.default_rng(0).standard_normal((3, 2, 6, 4))
+    lists = np.array([[0, -1], [0, 1], [2, 0], [3, 1], [4, -1], [2, 2]])
+    whole, _ = dot_product.forward(query, key, value, mask=masks.selected(lists, 6))
+    cache = KeyValueCache(6)
+    for i in range(6):
+        cache.append(key[:, i : i + 1], value[:, i : i + 1])
+        row = cache.attend(query[:, i : i + 1], mask=masks.selected(lists[i : i + 1], i + 1))
+        np.testing.assert_allclose(row[:, 0], whole[:, i], rtol=1e-14)

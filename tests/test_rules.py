@@ -17,6 +17,8 @@ SEGMENTS = np.array([0, 0, 1, 1, 1, 3, 3])
 KEY_SEGMENTS = np.array([0, 1, 1, 2, 3, 3, 3, 3, 5])
 UNSORTED = np.array([2, 0, 1, 2, 0, 0, 1, 1, 2])
 SOME = np.random.default_rng(0).random((N, M)) < 0.3
+LISTS = np.array([[0, 8, -1], [3, 3, 3], [-1, -1, -1], [8, 7, 6], [0, 1, 2], [5, -1, -1], [4, 0, 4]])
+BLOCKS = np.array([[0, -1], [1, 1], [2, 0], [-1, -1], [0, 1], [-1, 2], [2, 2]])  # of four keys, the last of one
 
 PAIRS: dict[str, tuple[Rule, Array]] = {
     "causal": (rules.causal(), masks.causal(N, M)),
@@ -35,6 +37,13 @@ PAIRS: dict[str, tuple[Rule, Array]] = {
     "padding of nothing": (rules.padding(0), np.zeros((N, M), bool)),
     "packed": (rules.packed(SEGMENTS, KEY_SEGMENTS), masks.packed(SEGMENTS, KEY_SEGMENTS)),
     "packed, out of order": (rules.packed(UNSORTED[:N], UNSORTED), masks.packed(UNSORTED[:N], UNSORTED)),
+    "selected": (rules.selected(LISTS), masks.selected(LISTS, M)),
+    "selected blocks": (rules.selected(BLOCKS, block_size=4), masks.selected(BLOCKS, M, block_size=4)),
+    "selected blocks, causal": (
+        rules.causal() & rules.selected(BLOCKS, block_size=4),
+        masks.causal(N, M) & masks.selected(BLOCKS, M, block_size=4),
+    ),
+    "nothing selected": (rules.selected(np.full((N, 0), -1)), np.zeros((N, M), bool)),
     "whole": (rules.whole(SOME), SOME),
     "whole, of keys": (rules.whole(SOME[0]), np.broadcast_to(SOME[0], (N, M))),
     "whole, of queries": (rules.whole(SOME[:, :1]), np.broadcast_to(SOME[:, :1], (N, M))),
@@ -83,7 +92,7 @@ def test_a_part_of_a_rule_counts_from_its_own_first_query_and_key(
             assert not expected[r, reach.stop : c.stop].any()
 
 
-@each("name", ["causal", "window", "window of both sides", "padding", "whole"])
+@each("name", ["causal", "window", "window of both sides", "padding", "selected", "selected blocks", "whole"])
 def test_blocks_that_are_all_visible_or_all_hidden_are_known_without_a_mask(name: str) -> None:
     rule, mask = PAIRS[name]
     for rows in parts(N):
@@ -111,6 +120,14 @@ def test_the_columns_of_a_window_are_as_few_as_it_is_wide() -> None:
     rule = rules.sliding_window(left=256)
     assert rule.columns(slice(5000, 5100), slice(0, 10**6)) == slice(5000 - 256, 5100)
     assert rules.causal().columns(slice(0, 10), slice(0, 10**6)) == slice(0, 10)
+
+
+def test_the_columns_of_a_selection_are_from_the_first_key_listed_to_the_last() -> None:
+    rule = rules.selected(LISTS)
+    assert rule.columns(slice(1, 3), slice(0, M)) == slice(3, 4)
+    assert rule.columns(slice(2, 3), slice(4, M)) == slice(4, 4)
+    assert rule.columns(slice(3, 4), slice(0, 5)) == slice(5, 5)
+    assert rules.selected(BLOCKS, block_size=4).columns(slice(1, 2), slice(2, 7)) == slice(4, 7)
 
 
 def test_the_columns_of_packed_segments_are_those_of_the_rows() -> None:
@@ -141,6 +158,12 @@ class Shifted(Rule):
         (rules.padding([2, 0, 9], heads=True), masks.padding([2, 0, 9], M, heads=True)),
         (rules.packed([SEGMENTS, SEGMENTS[::-1]]), masks.packed([SEGMENTS, SEGMENTS[::-1]])),
         (rules.packed([SEGMENTS], heads=True), masks.packed([SEGMENTS], heads=True)),
+        (rules.selected([LISTS, LISTS[::-1]]), np.stack([masks.selected(x, M) for x in (LISTS, LISTS[::-1])])),
+        (rules.selected(BLOCKS[None], block_size=4), masks.selected(BLOCKS, M, block_size=4)[None]),
+        (
+            rules.selected([[BLOCKS], [BLOCKS[::-1]]], block_size=4) & rules.padding([2, 0, 9]),
+            masks.selected([[BLOCKS], [BLOCKS[::-1]]], M, block_size=4) & masks.padding([2, 0, 9], M),
+        ),
         (rules.whole([SOME, ~SOME]), np.stack([SOME, ~SOME])),
         (rules.whole(masks.padding([2, 4], M)), masks.padding([2, 4], M)),
         (rules.padding([2, 0, 9]) & rules.causal(), masks.padding([2, 0, 9], M) & masks.causal(N, M)),
@@ -194,6 +217,22 @@ def test_a_rule_of_ones_own_needs_its_blocks_alone() -> None:
         (lambda: rules.padding([3, 10]).mask(2, 9), ValueError, "^lengths must be from 0 to m=9, not 10"),
         (lambda: rules.packed([0.5]), TypeError, "^query_segments must hold integers"),
         (lambda: rules.packed([0, 1]).mask(2, 3), ValueError, "^there are segments of 2 queries and 2 keys"),
+        (lambda: rules.selected([[0.0]]), TypeError, "^indices must hold integers, not float64"),
+        (lambda: rules.selected([0]), ValueError, r"^indices must have at least 2 axis \(indices.shape=\(1,\)\)$"),
+        (lambda: rules.selected([[0, -2]]), ValueError, "^indices must be from 0 on, or -1 for none, and one is -2$"),
+        (lambda: rules.selected([[2**63 + 1]]), ValueError, f"^indices must be from 0 on, .* one is {2**63 + 1}$"),
+        (lambda: rules.selected([[0]], block_size=0), ValueError, "^block_size must be at least 1, not 0$"),
+        (
+            lambda: rules.selected([[3]]).mask(1, 3),
+            ValueError,
+            r"^indices must be less than 3, the number of keys, and one is 3 \(m=3\)$",
+        ),
+        (
+            lambda: rules.selected([[2]], block_size=2).mask(1, 4),
+            ValueError,
+            r"^indices must be less than 2, the number of blocks of 2 keys, and one is 2 \(m=4\)$",
+        ),
+        (lambda: rules.selected([[0]]).mask(2, 3), ValueError, r"^there are lists of 1 queries, but 2 queries"),
         (lambda: rules.whole([1, 0]), TypeError, "^mask must be boolean"),
         (lambda: rules.whole([True, False]).mask(4, 3), ValueError, "^mask must broadcast to 4 queries and 3 keys"),
         (lambda: rules.causal() & True, TypeError, "unsupported operand"),

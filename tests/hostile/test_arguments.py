@@ -88,12 +88,14 @@ def calls() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
     yield "masks.block_causal", masks.block_causal, {"n": 4, "block_size": 2}
     yield "masks.multi_level_causal", masks.multi_level_causal, {"n": 4}
     yield "masks.packed", masks.packed, {"query_segments": [0, 1]}
+    yield "masks.selected", masks.selected, {"indices": [[0, -1]], "m": 3}
     yield "masks.tree", masks.tree, {"parents": [-1, 0]}
     yield "masks.as_mask", masks.as_mask, {"values": [0, 1], "true_means": "hidden"}
     yield "rules.causal", rules.causal, {}
     yield "rules.sliding_window", rules.sliding_window, {"left": 1}
     yield "rules.padding", rules.padding, {"lengths": [1, 2]}
     yield "rules.packed", rules.packed, {"query_segments": [0, 1]}
+    yield "rules.selected", rules.selected, {"indices": [[0, -1]]}
     yield "rules.tree", rules.tree, {"parents": [-1, 0]}
     yield "rules.whole", rules.whole, {"mask": np.ones((2, 2), bool)}
     yield "biases.alibi", biases.alibi, {"slopes": [1.0]}
