@@ -77,6 +77,7 @@ bench: $(VENV)/peers
 	$(RUN) -m benchmarks.memory --long
 	$(RUN) -m benchmarks.window
 	$(RUN) -m benchmarks.linear_attention
+	$(RUN) -m benchmarks.latent
 	$(RUN) -m benchmarks.tiny
 	$(RUN) -m benchmarks.accuracy
 

@@ -2,11 +2,12 @@
 
 Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backward``: :mod:`~attention_np.softmax`,
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
-:mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
-:mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.activation`,
+:mod:`~attention_np.multi_head`, :mod:`~attention_np.linear_attention` and :mod:`~attention_np.latent`; and what stands
+around attention, :mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.activation`,
 :mod:`~attention_np.short_conv`, :mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm`,
 :mod:`~attention_np.rotary` and :mod:`~attention_np.cross_entropy`, beside :mod:`~attention_np.positions`. Long
-sequences and pictures are read through :mod:`~attention_np.pooling` and :mod:`~attention_np.deformable`.
+sequences and pictures are read through :mod:`~attention_np.pooling` and :mod:`~attention_np.deformable`, and in sparse
+attention :mod:`~attention_np.indexer` says which keys are looked at.
 :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
 :mod:`~attention_np.biases` what is added to the scores by position,
 :mod:`~attention_np.weightings` how scores become weights where it is not by softmax.
@@ -31,6 +32,7 @@ OPS = (
     "additive",
     "multi_head",
     "linear_attention",
+    "latent",
     "linear",
     "feature_map",
     "activation",
@@ -41,6 +43,7 @@ OPS = (
     "cross_entropy",
     "pooling",
     "deformable",
+    "indexer",
 )  # the one list of them, in the order to read
 FUNCTIONS = {  # and the modules that they are of
     "KeyValueCache": "decoding",
@@ -63,7 +66,9 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import dot_product as dot_product
     from attention_np import feature_map as feature_map
     from attention_np import gradcheck as gradcheck
+    from attention_np import indexer as indexer
     from attention_np import known_answers as known_answers
+    from attention_np import latent as latent
     from attention_np import layer_norm as layer_norm
     from attention_np import linear as linear
     from attention_np import linear_attention as linear_attention

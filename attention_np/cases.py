@@ -41,10 +41,12 @@ MIXED = ("我爱自然语言处理", "深度学习很有趣", "Transformer改变
 PAD = 0  # the token that fills a sentence up to the longest of its batch
 
 
+INFINITE = ("indexer",)  # whose hidden outputs are infinite, of which no slope can be taken: no case has a mask
 ATTENDING = ("query", "key", "value")
 OPTIONS: tuple[dict[str, Any], ...] = (  # a case each, of those that `forward` takes
     {"is_causal": True, "scale": 0.7, "softcap": 0.8},
     {"dropout_p": 0.4, "rng": 8},  # alone: with it, perturbations are tried one by one
+    {"absorbed": True},
 )
 
 
@@ -206,7 +208,7 @@ def _random(op: str) -> Iterator[Case]:
         _, second, *rest = in_batch
         shared = {second: in_batch[second][:1]} | {name: in_batch[name][0] for name in rest}
         yield replace(_with_given_parameters(replace(plain, inputs=plain.inputs | shared)), name="broadcast")
-    if {"n", "m"} <= lengths.keys() and "query" in takes:
+    if {"n", "m"} <= lengths.keys() and {*ATTENDING} <= takes.keys():
         yield replace(given, name="a single query", inputs=given.inputs | {"query": given.inputs["query"][0]})
     if "m" in lengths:
         yield replace(_with_given_parameters(drawn(op, optional=False, seed=4, m=1)), name="one key")
@@ -214,7 +216,7 @@ def _random(op: str) -> Iterator[Case]:
         taken = {name: x for name, x in options.items() if name in takes}
         if taken:
             yield replace(given, name=", ".join(taken), options=given.options | taken)
-    if "mask" not in takes:
+    if "mask" not in takes or op in INFINITE:
         return
     of_scores = tuple(lengths[name] for name in ("n", "m") if name in lengths)
     some = np.random.default_rng(5).random(of_scores) < 0.6
@@ -254,7 +256,7 @@ def _random(op: str) -> Iterator[Case]:
 def _width_of_heads(case: Case) -> int:
     """The features that queries and keys are compared in."""
     if "parameters" not in case.options:
-        return int(case.inputs["query"].shape[-1])
+        return sum(case.inputs[name].shape[-1] for name in ("query", "query_rotary") if name in case.inputs)
     return int(case.options["parameters"].w_query.shape[1] // case.options["num_heads"])
 
 
@@ -321,6 +323,17 @@ def _written(op: str) -> Iterator[Case]:
         yield replace(case, name="neighbours, YaRN", options={"positions": np.arange(3) + 40, **layout})
         axes = {"sections": (2, 1), "arrangement": "interleaved", "positions": np.array([[3, 3, 4], [0, 7, 2]])}
         yield replace(case, name="positions on two axes", options=axes)
+    if op == "latent":
+        case = drawn(op, seed=9)
+        shaw = biases.shaw(np.random.default_rng(10).standard_normal((3, _width_of_heads(case))))
+        sink = np.random.default_rng(11).standard_normal(len(case.inputs["w_key"]))
+        inputs = case.inputs | {"bias": shaw, "sink": sink}
+        options = {"absorbed": True, "is_causal": True, "softcap": 2.0}
+        yield replace(case, name="absorbed, Shaw, sink, softcap, causal", inputs=inputs, options=options)
+        without = {name: None if "rotary" in name else x for name, x in case.inputs.items()}
+        for absorbed in (False, True):
+            name = "without positions" + ", absorbed" * absorbed
+            yield replace(case, name=name, inputs=without, options={"absorbed": absorbed})
     if op == "multi_head":
         case = _with_given_parameters(drawn(op))
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)
@@ -353,6 +366,13 @@ def _of_sentences(op: str) -> Iterator[Case]:
         x, table = of_words.embedded, np.random.default_rng(6).standard_normal((of_words.tokens.max() + 1, 8))
         options = {"target": of_words.tokens[:, 1:], "mask": (of_words.tokens[:, 1:] != PAD)[..., None]}
         yield Case(op, "sentences: the next word, padding", {"scores": x[:, :-1] @ table.T}, options)
+    if op == "latent":
+        padded = batch(english, 8).tokens
+        n = padded.shape[1]
+        case = drawn(op, leading=(2,), seed=6, n=n, m=n)
+        words = {"latent": _words(english, case.inputs["latent"])}
+        options = {"mask": masks.padding_from_tokens(padded, PAD, heads=True), "is_causal": True}
+        yield replace(case, name="sentences: padding, causal", inputs=case.inputs | words, options=options)
     if not {*ATTENDING, "mask"} <= takes.keys():
         return
     if "m" not in _header(op).sizes:  # a token has its query, its key and its value

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import dot_product, masks
+from attention_np import dot_product, latent, masks
 from attention_np._lib.arguments import as_array, as_floating, as_integer
 from attention_np._lib.arrays import Array
 from attention_np.biases import Bias
@@ -22,7 +22,8 @@ __all__ = ["KeyValueCache"]
 class KeyValueCache:
     """The keys and values of a sequence that grows, and attention of its last queries to them.
 
-    Token by token, or in chunks, the outputs are the rows of one causal pass over the whole sequence.
+    Or its latents and rotary keys, in the places of keys and values, for :meth:`attend_latent`. Token by token, or in
+    chunks, the outputs are the rows of one causal pass over the whole sequence.
 
     Parameters
     ----------
@@ -93,8 +94,9 @@ class KeyValueCache:
         Parameters
         ----------
         key : array_like of float, (..., t, d_k)
-            Of t tokens, rotated already if they are.
+            Of t tokens, rotated already if they are. Or their latents, (..., t, r).
         value : array_like of float, (..., t, d_v)
+            Or beside latents their rotary keys, (..., t, d_r); d_r is 0 where there are none.
 
         Raises
         ------
@@ -186,6 +188,88 @@ class KeyValueCache:
             back to keys that have been overwritten.
         """
         query = as_floating("query", query)
+        key, value, seen, bias = self._last(query, mask, bias)
+        output, _ = dot_product.forward(
+            query, key, value, mask=seen, bias=bias, scale=scale, softcap=softcap, sink=sink
+        )
+        return output
+
+    def attend_latent(
+        self,
+        query: npt.ArrayLike,
+        query_rotary: npt.ArrayLike | None,
+        w_key: npt.ArrayLike,
+        w_value: npt.ArrayLike,
+        *,
+        absorbed: bool = True,
+        mask: npt.ArrayLike | None = None,
+        bias: Any = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sink: npt.ArrayLike | None = None,
+    ) -> Array:
+        """Latent attention of the last queries, each to the latents up to its own, which have been appended as keys.
+
+        Parameters
+        ----------
+        query : array_like of float, (..., h, t, d_n)
+            The last of them stands at the last latent.
+        query_rotary : array_like of float, (..., h, t, d_r), or None
+        w_key : array_like of float, (h, r, d_n)
+        w_value : array_like of float, (h, r, d_v)
+        absorbed : bool, optional
+            Whether no keys and values are made of the latents, as in :func:`attention_np.latent.forward`: faster for a
+            few queries.
+        mask, bias
+            As for :meth:`attend`; they broadcast to (..., h, t, length).
+        scale, softcap, sink
+            As for :func:`attention_np.latent.forward`.
+
+        Returns
+        -------
+        ndarray, (..., h, t, d_v)
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :func:`attention_np.latent.forward`, and as :meth:`attend`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attention_np import KeyValueCache, latent
+        >>> rng = np.random.default_rng(0)
+        >>> query, query_rotary = rng.normal(size=(2, 6, 4)), rng.normal(size=(2, 6, 2))
+        >>> latents, key_rotary = rng.normal(size=(6, 5)), rng.normal(size=(6, 2))
+        >>> weights = rng.normal(size=(2, 5, 4)), rng.normal(size=(2, 5, 3))
+        >>> cache, rows = KeyValueCache(capacity=6), []
+        >>> for i in range(6):
+        ...     cache.append(latents[i : i + 1], key_rotary[i : i + 1])
+        ...     rows.append(cache.attend_latent(query[:, i : i + 1], query_rotary[:, i : i + 1], *weights))
+        >>> output, _ = latent.forward(query, query_rotary, latents, key_rotary, *weights, is_causal=True)
+        >>> bool(np.allclose(np.concatenate(rows, axis=1), output, rtol=0, atol=1e-14))
+        True
+        """
+        query = as_floating("query", query)
+        latents, key_rotary, seen, bias = self._last(query, mask, bias)
+        output, _ = latent.forward(
+            query,
+            query_rotary,
+            latents,
+            key_rotary if key_rotary.shape[-1] else None,
+            w_key,
+            w_value,
+            absorbed=absorbed,
+            mask=seen,
+            bias=bias,
+            scale=scale,
+            softcap=softcap,
+            sink=sink,
+        )
+        return output
+
+    def _last(self, query: Array, mask: npt.ArrayLike | None, bias: Any) -> tuple[Array, Array, Any, Any]:
+        """The keys and values that the last queries may look back to, who sees which, and the bias of these."""
         count = query.shape[-2] if query.ndim > 1 else 1
         stop, own = self.length, self.length - count  # where the first query stands
         if self._key is None or self._value is None or own < 0:
@@ -218,10 +302,7 @@ class KeyValueCache:
             bias = [of_keys(f"bias[{k}]", x) for k, x in enumerate(bias)]
         elif bias is not None:
             bias = of_keys("bias", bias)
-        output, _ = dot_product.forward(
-            query, key, value, mask=seen, bias=bias, scale=scale, softcap=softcap, sink=sink
-        )
-        return output
+        return key, value, seen, bias
 
 
 def _check_alike(name: str, x: Array, kept: Array) -> None:

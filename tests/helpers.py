@@ -165,7 +165,9 @@ def takes(op: str, *arguments: str) -> bool:
     return {*arguments} <= signature(cases.OPS[op].forward).parameters.keys()
 
 
-ATTENTIONS = tuple(op for op in OPS if takes(op, "query") and op != "linear_attention")  # of n queries over m keys
+ATTENTIONS = tuple(  # of n queries over m keys and their values
+    op for op in OPS if takes(op, "query", "key", "value") and op != "linear_attention"
+)
 
 
 def as_taken(op: str, mask: Array) -> Array:
@@ -186,7 +188,7 @@ def of_rows(op: str, rows: Any) -> tuple[Any, ...]:
     return (..., rows) if op == "cross_entropy" else (..., rows, slice(None))
 
 
-BIASED = tuple(op for op in OPS if takes(op, "bias"))
+BIASED = tuple(op for op in ATTENTIONS if takes(op, "bias"))
 
 
 def drawn(op: str, **how: Any) -> Case:
@@ -233,9 +235,9 @@ class Results(NamedTuple):
     @property
     def weights(self) -> Array:
         """The weights; where an op never has all of them at once, what it gives for values that are all different."""
-        if hasattr(self.cache, "weights"):
+        if hasattr(self.cache, "weights") and "weights" not in self.case.inputs:
             return np.asarray(self.cache.weights)
-        if "key" not in self.case.inputs:
+        if "value" not in self.case.inputs:
             return self.output
         value = np.eye(self.case.inputs["key"].shape[-2], dtype=self.output.dtype)
         return self.case.forward(value=value)[0]

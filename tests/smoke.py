@@ -39,6 +39,8 @@ def every_op_goes_forward_and_backward():
         anp.rms_norm: ((query,), {}),
         anp.layer_norm: ((query,), {}),
         anp.rotary: ((query,), {}),
+        anp.latent: ((query, None, key[0], None, rng.normal(size=(2, 8, 8)), rng.normal(size=(2, 8, 4))), {}),
+        anp.indexer: ((query, key[0], rng.normal(size=(2, 5))), {}),
         anp.cross_entropy: ((query, np.full((2, 5), 3)), {}),
         anp.pooling: ((query,), {"width": 2}),
         anp.deformable: ((query, rng.random((2, 3, 1, 4, 2)), rng.random((2, 3, 1, 4))), {"shapes": ((1, 5),)}),

@@ -24,6 +24,7 @@ SMALLEST = {
     "memory": ["--sizes", "256"],
     "tiny": ["--rounds", "3", "--calls", "1"],
     "window": ["--n", "64", "--window", "8", "--rounds", "1"],
+    "latent": ["--tokens", "8", "--heads", "1", "--rounds", "1"],
     "linear_attention": ["--n", "128", "--longest", "1024", "--heads", "1", "--rounds", "1"],
 }
 
@@ -204,7 +205,22 @@ def test_a_window_is_held_against_full_attention_and_timed_by_length_and_width(s
     median = {(row["n"], row["window"]): row["milliseconds"]["median"] for row in found["rows"]}
     assert set(median) == {(n, w) for n in (16, 32, 64) for w in (4, 8, 16)}
     assert found["times_faster"] == pytest.approx(1000 * found["seconds_full"] / median[64, 8])
-    assert found["targets"] == {"50 times faster than full": found["times_faster"] >= 50}
+    assert found["targets"]["50 times faster than full"] == (found["times_faster"] >= 50)
+
+
+def test_a_selection_is_timed_beside_that_of_all_blocks(stored: Callable[[str], Any]) -> None:
+    times = stored("window")["time_of_a_selection"]
+    assert times.keys() == {"1.0", "0.5", "0.25", "0.125"}
+    assert times["1.0"] == 1
+    assert min(times.values()) > 0
+
+
+def test_latent_attention_has_its_ratio_beside_what_its_page_counts(stored: Callable[[str], Any]) -> None:
+    rows = stored("latent")["rows"]
+    assert [row["queries"] for row in rows] == [1, 16, 256]
+    assert rows[0]["counted"] == pytest.approx(8 * 131392 / (512 * 256 + 8 * 1088))
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["milliseconds"]["plain"] / row["milliseconds"]["absorbed"])
 
 
 def test_a_window_lets_each_query_attend_to_so_many_keys(monkeypatch: Patch) -> None:

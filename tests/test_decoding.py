@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import Array, assert_close, assert_same_bits, each, normal
 
-from attention_np import KeyValueCache, biases, dot_product, masks, rotary
+from attention_np import KeyValueCache, biases, dot_product, latent, masks, rotary
 
 N = 23
 CACHES: dict[str, dict[str, Any]] = {
@@ -252,3 +252,74 @@ def test_queries_that_look_back_to_what_is_gone_are_refused() -> None:
     ):
         cache.attend(np.ones(2), mask=np.ones(6, bool))
     assert repr(cache) == "<KeyValueCache of 6 keys, 9 appended>"
+
+
+def latent_arrays(d_r: int = 2) -> tuple[Array, ...]:
+    shapes = ((2, 3, N, 4), (2, 3, N, d_r), (2, N, 5), (2, N, d_r), (3, 5, 4), (3, 5, 6))
+    return tuple(normal(seed, *shape) for seed, shape in enumerate(shapes))
+
+
+def decoded_latents(cache: KeyValueCache, chunks: list[int], d_r: int = 2, **options: Any) -> Array:
+    query, query_rotary, latents, key_rotary, w_key, w_value = latent_arrays(d_r)
+    rows, start = [], 0
+    for count in chunks:
+        some = slice(start, start + count)
+        cache.append(latents[:, some], key_rotary[:, some])
+        turned = query_rotary[:, :, some] if d_r else None
+        of_chunk = of_rows(options, start, start + count)
+        rows.append(cache.attend_latent(query[:, :, some], turned, w_key, w_value, **of_chunk))
+        start += count
+    return np.concatenate(rows, axis=-2)
+
+
+@each("kind", CACHES)
+@each("chunks", [[1] * N, [7, 1, 1, 9, 5], [N]])
+@each("absorbed", [True, False])
+def test_latents_token_by_token_are_the_whole_causal_pass(kind: str, chunks: list[int], absorbed: bool) -> None:
+    expected, _ = latent.forward(*latent_arrays(), is_causal=True)
+    assert_close(decoded_latents(KeyValueCache(**CACHES[kind]), chunks, absorbed=absorbed), expected, 1e-14)
+
+
+@each("kind", ROLLING)
+def test_latents_that_a_window_has_passed_are_overwritten(kind: str) -> None:
+    expected, _ = latent.forward(*latent_arrays(), mask=masks.sliding_window(N, left=5))
+    assert_close(decoded_latents(KeyValueCache(**ROLLING[kind]), [1] * N), expected, 1e-14)
+
+
+@each(
+    "options",
+    [
+        {"scale": 0.3, "softcap": 1.5, "sink": normal(5, 3)},
+        {"mask": normal(6, N, N) < 0.7, "bias": normal(7, 3, N, N)},
+        {"bias": biases.shaw(normal(7, 5, 6))},
+        {"bias": biases.alibi(normal(7, 3))},
+    ],
+)
+def test_latents_take_the_options_of_attention(options: dict[str, Any]) -> None:
+    expected, _ = latent.forward(*latent_arrays(), is_causal=True, **options)
+    assert_close(decoded_latents(KeyValueCache(N), [9, 1, N - 10], **options), expected, 1e-14)
+
+
+def test_latents_may_be_without_positions() -> None:
+    query, _, latents, _, w_key, w_value = latent_arrays()
+    expected, _ = latent.forward(query, None, latents, None, w_key, w_value, is_causal=True)
+    assert_close(decoded_latents(KeyValueCache(N), [N - 1, 1], d_r=0), expected, 1e-14)
+
+
+def test_a_cache_of_latents_keeps_as_many_numbers_as_the_page_says() -> None:
+    query, query_rotary, latents, key_rotary, w_key, w_value = latent_arrays()
+    cache, of_heads = KeyValueCache(N), KeyValueCache(N)
+    cache.append(latents, key_rotary)
+    key = np.concatenate([latents[:, None] @ w_key, np.broadcast_to(key_rotary[:, None], (2, 3, N, 2))], axis=-1)
+    of_heads.append(key, latents[:, None] @ w_value)
+    numbers = [sum(x.size for x in (kept._key, kept._value) if x is not None) // (2 * N) for kept in (cache, of_heads)]
+    assert numbers == [5 + 2, 3 * (4 + 2 + 6)]
+    both = np.concatenate([query, query_rotary], axis=-1)
+    last = cache.attend_latent(query[..., -1:, :], query_rotary[..., -1:, :], w_key, w_value)
+    assert_close(of_heads.attend(both[..., -1:, :]), last, 1e-14)
+
+
+def test_a_query_without_latents_is_refused() -> None:
+    query, query_rotary, *_, w_key, w_value = latent_arrays()
+    with pytest.raises(ValueError, match=f"^there are {N} queries, but 0 keys"):
+        KeyValueCache(N).attend_latent(query, query_rotary, w_key, w_value)

@@ -144,6 +144,15 @@ def test_a_layer_of_today_takes_forty_lines_and_has_the_gradients_that_are_numer
     assert len([line for line in code if line.strip() and not line.startswith("#")]) <= 40
 
 
+def test_an_indexer_that_was_trained_selects_nearly_the_keys_of_most_weight(printed: Run) -> None:
+    rows = re.findall(r"^([a-z ]+?) +recall (\S+), output off by (\S+)$", printed("selecting"), flags=re.MULTILINE)
+    recall, error = ({name: float(row[k]) for name, *row in rows} for k in (0, 1))
+    assert recall["untrained"] < recall["random keys"] + 0.05
+    assert recall["random keys"] + 0.3 < recall["trained"] < recall["most weight"]
+    assert recall["trained"] > 0.9 * recall["most weight"]
+    assert error["most weight"] < error["trained"] < 0.6 * error["untrained"]
+
+
 def test_newton_goes_further_down_than_gradients_alone_in_fewer_passes(printed: Run) -> None:
     rows = re.findall(r"(\d+) passes: loss \S+, gradient (\S+)$", printed("newton"), flags=re.MULTILINE)
     (*others, (passes, gradient)) = [(int(count), float(size)) for count, size in rows]

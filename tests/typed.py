@@ -25,7 +25,9 @@ from attention_np import (
     dot_product,
     feature_map,
     gradcheck,
+    indexer,
     known_answers,
+    latent,
     layer_norm,
     linear,
     linear_attention,
@@ -182,6 +184,23 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     of_centred = layer_norm.double_backward(layer_norm.backward(x, centred), x, centred)
     assert_type(of_centred, tuple[Array, layer_norm.Gradients])
 
+    latents, of_latents = latent.forward(x, x, x, None, x, x, absorbed=True, bias=biases.shaw(x), sink=x)
+    assert_type(latents, Array)
+    assert_type(of_latents, latent.Cache)
+    assert_type(latent.backward(latents, of_latents), latent.Gradients)
+    assert_type(latent.jvp(of_latents, w_key=x), Array)
+    of_latents_twice = latent.double_backward(latent.backward(latents, of_latents), latents, of_latents)
+    assert_type(of_latents_twice, tuple[Array, latent.Gradients])
+
+    wanted, of_wanted = indexer.forward(x, x, x, mask=x, scale=0.5)
+    assert_type(wanted, Array)
+    assert_type(of_wanted, indexer.Cache)
+    assert_type(indexer.backward(wanted, of_wanted), indexer.Gradients)
+    assert_type(indexer.jvp(of_wanted, weights=x), Array)
+    of_wanted_twice = indexer.double_backward(indexer.backward(wanted, of_wanted), wanted, of_wanted)
+    assert_type(of_wanted_twice, tuple[Array, indexer.Gradients])
+    assert_type(indexer.top_k(wanted, 2), npt.NDArray[np.int64])
+
     loss, of_loss = cross_entropy.forward(x, x)
     assert_type(loss, Array)
     assert_type(of_loss, cross_entropy.Cache)
@@ -228,6 +247,7 @@ def functions(x: Array, p: multi_head.Parameters) -> None:
     cache = anp.KeyValueCache(8)
     assert_type(cache, anp.KeyValueCache)
     assert_type(cache.attend(x), Array)
+    assert_type(cache.attend_latent(x, None, x, x), Array)
     assert_type(positions.sinusoidal(4, 8), Array)
     assert_type(multi_head.Parameters.random(8, rng=0), multi_head.Parameters)
 
@@ -240,11 +260,13 @@ def visibility(x: Array) -> None:
     assert_type(masks.block_causal(4, 2), Mask)
     assert_type(masks.multi_level_causal(4), Mask)
     assert_type(masks.packed([0, 0, 1]), Mask)
+    assert_type(masks.selected([[0, -1]], 4), Mask)
     assert_type(masks.tree([-1, 0]), Mask)
     assert_type(masks.as_mask(x, true_means="hidden"), Mask)
     assert_type(rules.causal() & rules.whole(x), rules.Rule)
     assert_type(rules.packed([0, 1]), rules.Rule)
     assert_type(rules.padding([2]), rules.Rule)
+    assert_type(rules.selected([[0, -1]], block_size=2), rules.Rule)
     assert_type(rules.sliding_window(left=2), rules.Rule)
     assert_type(rules.tree([-1, 0]), rules.Rule)
     assert_type(rules.causal().mask(3, 3), Mask)

@@ -249,13 +249,18 @@ def as_attended(
 ) -> tuple[Array, Array, Array, Array | None]:
     """The arrays of an attention, as arrays; a bias object stays one, and a list a list, for types an array."""
     query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
+    return query, key, value, as_bias(bias, query, key, value)
 
-    def as_bias(name: str, bias: Any) -> Any:
-        return bias if holds_array(bias) else as_added(name, bias, query, key, value)
+
+def as_bias(bias: Any, *others: Array) -> Any:
+    """A bias as an array, in the dtype of the `others` if it is a scalar; an object stays one, and a list a list."""
+
+    def of(name: str, one: Any) -> Any:
+        return one if holds_array(one) else as_added(name, one, *others)
 
     if isinstance(bias, list):
-        return query, key, value, cast(Array, [as_bias(f"bias[{k}]", x) for k, x in enumerate(bias)])
-    return query, key, value, None if bias is None else as_bias("bias", bias)
+        return [of(f"bias[{k}]", x) for k, x in enumerate(bias)]
+    return None if bias is None else of("bias", bias)
 
 
 def as_sink(sink: npt.ArrayLike | None, shape: tuple[int, ...], *others: Array) -> Array | None:

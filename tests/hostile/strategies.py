@@ -105,13 +105,16 @@ def numbers(rng: np.random.Generator, shape: Shape, dtype: Any, size: float = 1.
     return np.asarray(x, dtype)
 
 
+BATCHED = ("query", "key", "value", "scores", "x", "weights", "query_rotary", "latent", "key_rotary")
+
+
 @st.composite
 def cases(draw: Any, ops: tuple[str, ...] = OPS, dtypes: tuple[Any, ...] = REAL) -> Case:
     """A call of an op: its sizes, leading axes that broadcast, dtypes, mask and other options."""
     name = draw(st.sampled_from(ops))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     widths = {width: draw(SIZES) for width in WIDTHS}
-    single, m = takes(name, "query") and draw(st.integers(0, 5)) == 0, draw(SIZES)
+    single, m = takes(name, "query", "value") and draw(st.integers(0, 5)) == 0, draw(SIZES)
     n, heads = 1 if single else draw(SIZES), draw(st.integers(1, 3))
     batch = draw(st.sampled_from([(), (1,), (2,), (0,), (2, 3), (1, 2)]))
     made = drawn(name, n=n, m=m, H=heads, w=draw(st.integers(1, 4)), **widths)
@@ -137,15 +140,17 @@ def cases(draw: Any, ops: tuple[str, ...] = OPS, dtypes: tuple[Any, ...] = REAL)
         return {"mask": np.asarray(rng.random(some_of(shape)) < p)}
 
     inputs: dict[str, Any] = {}
+    leading_of: dict[str, Shape] = {}  # axes that the page does not have
     defaults = {argument: taken.default for argument, taken in signature(made.op.forward).parameters.items()}
     for argument, x in made.inputs.items():
         if defaults[argument] is not None or draw(st.booleans()):
-            leading = some_of(batch) if argument in ("query", "key", "value", "scores", "x") else ()
+            leading = leading_of[argument] = some_of(batch) if argument in BATCHED else ()
             inputs[argument] = map_arrays(lambda x, leading=leading: array(*leading, *x.shape), x)
     if single:
-        inputs["query"] = array(inputs["query"].shape[-1])
-    of_scores = [inputs[argument].shape[:-2] for argument in ("query", "key", "scores", "x") if argument in inputs]
-    scores = (*np.broadcast_shapes(*of_scores), *((heads,) if takes(name, "num_heads") else ()), n, m)
+        inputs["query"], leading_of["query"] = array(inputs["query"].shape[-1]), ()
+    leading_of.pop("value", None)
+    of_heads = (heads,) if takes(name, "num_heads") else (inputs["query"].shape[-3],) if name == "latent" else ()
+    scores = (*np.broadcast_shapes(*leading_of.values()), *of_heads, n, m)
     scores = scores[:-1] if name == "linear_attention" else scores  # whose mask is of tokens
     if "bias" in inputs:
         inputs["bias"] = array(*some_of(scores))
