@@ -18,13 +18,14 @@ The derivation is ``derivations/biases.md`` of the package. For a bias of your o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.arguments import as_array, as_flag, as_integer, as_learned, check_broadcasts_to
-from attention_np._lib.arrays import Array, added, is_row_scale, sum_to, transposed
+from attention_np._lib.arrays import Array, added, is_finite, is_row_scale, sum_to, transposed
 from attention_np._lib.dual import Dual, dual, multilinear, value_of, velocity_of, velocity_or_zero
 from attention_np._lib.products import backward_product, backward_times
 from attention_np._lib.text import shortened
@@ -152,7 +153,12 @@ def check(bias: Any, shape: tuple[int, ...], d_k: int) -> None:
 def term(bias: Any, operands: Operands) -> Array | None:
     """What a bias, or a list of them, adds to a block of scores; broadcasts to (..., b, c)."""
     operands = _narrow(operands)
-    return added(*(x.term(operands) if isinstance(x, Bias) else x for x in terms_of(bias)))  # (biases.29)
+    terms = [x.term(operands) if isinstance(x, Bias) else x for x in terms_of(bias)]
+    total = added(*terms)  # (..., b, c) (biases.29)
+    if len(terms) > 1 and total is not None and not is_finite(total):  # minus infinity hides, whatever is beside it
+        hidden = reduce(np.logical_or, [value_of(x).real == -np.inf for x in terms])
+        total = np.where(hidden, -np.inf, total)
+    return total
 
 
 def gradients(bias: Any, d_scores: Array, operands: Operands) -> OfBlock:

@@ -111,7 +111,8 @@ def forward(
     bias : array_like of float or Bias, or list of them, optional
         Added to the scores; broadcasts to them. Minus infinity hides a pair as a mask does; plus infinity takes
         all the weight of its query, in equal shares if there are several. Or one of :mod:`attention_np.biases`, of
-        whose array the gradient is then. A list is a list of biases, which add; then so are gradient and tangent.
+        whose array the gradient is then. A list is a list of biases, which add; then so are gradient and tangent. A sum
+        of them that does not fit the dtype is infinite.
     scale : float or array_like of float, optional
         What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``. With at least one axis it
         broadcasts to (..., n, 1), a number for each query, and is an input with a gradient.

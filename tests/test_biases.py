@@ -532,3 +532,27 @@ def test_a_row_of_a_table_that_only_hidden_pairs_have_may_hold_anything() -> Non
         for found, d in zip(dot_product.backward(clean, its_cache), expected, strict=True):
             if d is not None:
                 assert_same_bits(found, d)
+
+
+@each("op", [dot_product, blockwise])
+def test_minus_infinity_in_one_bias_of_a_list_hides_whatever_is_in_another(op: Any) -> None:
+    x, hidden, table = arrays(), np.zeros((N, M)), np.array([0.0, -np.inf])
+    hidden[0], hidden[1, 0] = -np.inf, -np.inf
+    ahead, index = np.where(np.arange(M) < 2, np.inf, 0.0), np.zeros((N, M), int)
+    index[2] = 1
+    mask = (hidden == 0) & (index == 0)
+    expected, _ = dot_product.forward(**x, bias=ahead, mask=mask)
+    output, cache = op.forward(**x, bias=[hidden, ahead, biases.table(table, index)])
+    assert_alike(output, expected, 1e-14)
+    assert all(np.isfinite(d).all() for d in op.backward(output, cache).bias)
+
+
+@each("op", [dot_product, blockwise])
+def test_what_is_hidden_twice_by_the_lowest_number_has_less_than_what_is_so_once(op: Any) -> None:
+    x, lowest = arrays(), np.finfo(np.float64).min
+    of_keys, of_pairs = np.where(np.arange(M) > 2, lowest, 0.0), np.where(np.arange(N) == 1, lowest, 0.0)[:, None]
+    output, cache = op.forward(**x, bias=[of_keys, of_pairs])
+    assert_alike(output[..., 0, :], op.forward(**x, bias=of_keys)[0][..., 0, :], 1e-14)
+    once = x["value"][..., :3, :].mean(axis=-2) * np.ones((2, HEADS, 1))  # beside such a number all products are zero
+    assert_alike(output[..., 1, :], once, 1e-14)
+    assert all(np.isfinite(d).all() for d in op.backward(output, cache).bias)
