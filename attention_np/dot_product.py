@@ -434,8 +434,8 @@ def double_backward(
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     # (dot-product.103, dot-product.105)
-    d_d_output, gradients, between = backward_tangent(d_gradients, d_output, cache)
-    return (d_d_output, gradients), between
+    d_d_output, gradients, intermediates = backward_tangent(d_gradients, d_output, cache)
+    return (d_d_output, gradients), intermediates
 
 
 def slope_tangent(
@@ -474,7 +474,7 @@ def backward_tangent(
         d_scores, d_scores_tangent, weights = of_weights
     else:
         sink = None if tangents.sink is None else tangents.sink[..., None, None]
-        columns = softmax.times_moving_jacobian_and_logsumexp(
+        columns = softmax.backward_tangent_with_logsumexp(
             rows.with_column(d_weights, 0, cache.sink),
             rows.with_column(d_weights_tangent, 0, cache.sink),
             rows.with_column(scores, sink, cache.sink),
@@ -509,5 +509,5 @@ def backward_tangent(
     d_bias: Any = of_bias.array
     d_bias = list(map(velocity_of, d_bias)) if isinstance(d_bias, list) else velocity_of(d_bias)
     gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink, scale=d_scale)
-    between = scores, d_scores_tangent, d_products_tangent
-    return output_tangent(cache, weights, tangents.value), gradients, between
+    intermediates = scores, d_scores_tangent, d_products_tangent
+    return output_tangent(cache, weights, tangents.value), gradients, intermediates

@@ -121,7 +121,7 @@ def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cach
     if isinstance(scores, Dual):
         of_values = normalised(scores.value, axis, mask)
         weights = dual(of_values.weights, times_jacobian(scores.velocity, of_values))  # (..., n) (softmax.37)
-        logsumexp = dual(of_values.logsumexp, moved_logsumexp(scores.velocity, of_values))  # (..., 1) (softmax.15)
+        logsumexp = dual(of_values.logsumexp, logsumexp_tangent(scores.velocity, of_values))  # (..., 1) (softmax.15)
         return of_values._replace(scores=scores, logsumexp=logsumexp, weights=weights)
     computed = scores.astype(precision(scores).compute, copy=False)
     # (..., n) (softmax.66)
@@ -165,7 +165,7 @@ def times_jacobian(vector: Array, cache: Cache) -> Array:
     if isinstance(cache.scores, Dual):
         of_values = Cache._make(map(value_of, cache))
         operands = value_of(vector), velocity_of(vector), cache.scores.velocity, of_values
-        return dual(*times_moving_jacobian(*operands)[:2])
+        return dual(*backward_tangent(*operands)[:2])
     if not cache.weights.size:
         return vector
     return rows.where_weights_depend(deviation_from_mean, cache, vector)
@@ -186,7 +186,7 @@ def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = 
 double_backward = passes.second_derivative(weigh, backward)
 
 
-def times_moving_jacobian(
+def backward_tangent(
     d_weights: Array, d_weights_tangent: Array | None, scores_tangent: Array, cache: Cache
 ) -> tuple[Array, Array, Array]:
     """The gradient of the scores, its tangent, and that of the weights, from those of the scores and `d_weights`.
@@ -226,20 +226,18 @@ def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, s
     return deviation_from_mean(above_mean(one) * above_mean(other), weights, axis, shift)  # (..., n)
 
 
-def moved_logsumexp(scores_tangent: Array, cache: Cache) -> Array:
+def logsumexp_tangent(scores_tangent: Array, cache: Cache) -> Array:
     """The tangent of the log-sum-exp of each row, from that of its scores. For ops."""
     terms = np.where(rows.depends(cache), cache.weights * scores_tangent, 0)  # (..., n)
     total: Array = terms.sum(axis=cache.axis, keepdims=True)  # (..., 1) (softmax.15)
     return total
 
 
-def times_moving_jacobian_and_logsumexp(
+def backward_tangent_with_logsumexp(
     d_weights: Array, d_weights_tangent: Array, scores_tangent: Array, d_logsumexp: Array | None, cache: Cache
 ) -> tuple[Array, Array, Array]:
-    """As :func:`times_moving_jacobian`, with what the gradient of the log-sum-exp of each row, (..., 1), adds to it."""
-    d_scores, d_scores_tangent, weights_tangent = times_moving_jacobian(
-        d_weights, d_weights_tangent, scores_tangent, cache
-    )
+    """As :func:`backward_tangent`, with what the gradient of the log-sum-exp of each row, (..., 1), adds to it."""
+    d_scores, d_scores_tangent, weights_tangent = backward_tangent(d_weights, d_weights_tangent, scores_tangent, cache)
     if d_logsumexp is None:
         return d_scores, d_scores_tangent, weights_tangent
     d_rows = np.where(rows.depends(cache), d_logsumexp, 0)  # its slope is the weights (softmax.15)

@@ -25,7 +25,7 @@ from attention_np import softmax
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_floating, as_mask, as_number
 from attention_np._lib.arrays import Array, is_finite
-from attention_np._lib.dual import Dual, moving
+from attention_np._lib.dual import Dual, dual
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
 from attention_np._lib.tails import sigmoids
@@ -256,9 +256,9 @@ def backward_tangent(
 
     For ops.
     """
-    weights, of_scores = weigh.mathematics(moving(cache.scores, d_scores), cache.mask, cache.weights_by)
-    found: Any = scores_gradient(moving(d_weights, d_weights_tangent), of_scores)
-    return found.value, found.velocity, weights.velocity
+    weights, of_scores = weigh.mathematics(dual(cache.scores, d_scores), cache.mask, cache.weights_by)
+    d_scores_dual: Any = scores_gradient(dual(d_weights, d_weights_tangent), of_scores)
+    return d_scores_dual.value, d_scores_dual.velocity, weights.velocity
 
 
 def _of_live_rows(formula: Any, vector: Array, cache: Cache) -> Array:
@@ -330,7 +330,7 @@ class _Sparsemax(_WithThreshold):
         if isinstance(scores, Dual):
             weights, parts = self.weigh(scores.value, visible)
             velocity = backward_times(_above_mean(scores.velocity, parts), parts.slopes)
-            return moving(weights, velocity), parts  # which do not move (weightings.13)
+            return dual(weights, velocity), parts  # which are constants (weightings.13)
         top = _Top(scores, visible)
         gaps = np.where(visible, scores - top.largest, -np.inf)  # (..., m)
         weights = gaps + largest_of_sparsemax(gaps)  # (..., m) (weightings.6)
@@ -354,7 +354,7 @@ class _Entmax(_WithThreshold):
         if isinstance(scores, Dual):
             above = _above_mean(scores.velocity, _slopes(of_slopes, inside))
             rates = np.where(inside, backward_times(above, np.exp(-excess * logarithms)), 0)  # (weightings.27)
-            logarithms = moving(logarithms, rates)
+            logarithms = dual(logarithms, rates)
             of_slopes = (1 - excess) * logarithms
         weights = np.where(inside, np.exp(logarithms), 0)  # (..., m) (weightings.15)
         return top.settled(weights), _slopes(of_slopes, inside)
@@ -436,7 +436,7 @@ class _StickBreaking(Weighting):
         parts = Breaks(np.where(visible, taken, 0), np.where(visible, left, 1))
         if isinstance(scores, Dual):
             weights, at_rest = self.weigh(scores.value, visible)
-            return moving(weights, _tangent_of_breaks(scores.velocity, weights, at_rest)), parts
+            return dual(weights, _tangent_of_breaks(scores.velocity, weights, at_rest)), parts
         rest = _exclusive(np.cumprod, parts.left[..., ::-1], 1)[..., ::-1]  # what is left for a key by those behind it
         return parts.taken * rest, parts  # (..., m) (weightings.40)
 

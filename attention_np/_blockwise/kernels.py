@@ -43,7 +43,7 @@ BLOCK_TWICE = 256, 256  # queries and keys of which double backward has four arr
 PAIRS = 2**17  # of a query and a key that are worked on at once, at most, where blocks of several tiles fit the cache
 
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class _Exponential(NamedTuple):
@@ -69,8 +69,8 @@ def _is_vectorised(name: str, dtype: np.dtype[Any]) -> bool:
         from numpy.lib import introspect
     except ImportError:  # NumPy 1
         return False
-    found = introspect.opt_func_info(func_name=f"^{name}$").get(name, {})
-    return not found.get(2 * dtype.char, {}).get("current", "baseline").startswith("baseline")
+    targets = introspect.opt_func_info(func_name=f"^{name}$").get(name, {})
+    return not targets.get(2 * dtype.char, {}).get("current", "baseline").startswith("baseline")
 
 
 class Attended(NamedTuple):
@@ -99,8 +99,8 @@ def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
     natural = abs(tiles[0].factor) if tiles[0].only_scaled else 1  # what makes a score of a shift
     logsumexps = shifts * natural + np.log(totals)  # (h, n) (blockwise.5); of nothing it is minus infinity
     all_finite = is_finite(outputs) and not np.isnan(logsumexps).any()
-    for tile, *found in zip(tiles, outputs, logsumexps, shifts, totals, strict=True):
-        attended = Attended(*found)
+    for tile, *of_tile in zip(tiles, outputs, logsumexps, shifts, totals, strict=True):
+        attended = Attended(*of_tile)
         yield attended if all_finite else _mended(tile, attended)
 
 
@@ -222,35 +222,35 @@ def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients
     return _in_batches(alone, lambda batch: _differentiate([alone[k] for k in batch], [tiles[k][1] for k in batch]))
 
 
-def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
-    if tiles[0].dtype.kind == "c" or not all(map(_can_be_divided, given)):
-        yield from (plain.differentiate(*both) for both in zip(tiles, given, strict=True))
+def _differentiate(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterator[TileGradients]:
+    if tiles[0].dtype.kind == "c" or not all(map(_can_be_divided, cotangents)):
+        yield from (plain.differentiate(*both) for both in zip(tiles, cotangents, strict=True))
         return
-    for tile, one, gradients in zip(tiles, given, _gradients(tiles, given), strict=True):
+    for tile, one, gradients in zip(tiles, cotangents, _gradients(tiles, cotangents), strict=True):
         finite = all(is_finite(x) for part in gradients for x in biases.terms_of(part))
         yield gradients if finite else plain.differentiate(tile, one)
 
 
-def _can_be_divided(given: Cotangent) -> bool:
+def _can_be_divided(cotangent: Cotangent) -> bool:
     """Whether the gradient of the output may be divided by the sums of weights, instead of the weights."""
-    total = given.total.max()
-    return bool(np.isfinite(total)) and _is_moderate(given.d_output) and not _any_lost(given.d_output, total)
+    total = cotangent.total.max()
+    return bool(np.isfinite(total)) and _is_moderate(cotangent.d_output) and not _any_lost(cotangent.d_output, total)
 
 
-def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
+def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterator[TileGradients]:
     tile = tiles[0]
     query, key, value = _queries(tiles), _stacked(tiles, "key"), _stacked(tiles, "value")  # (h, n, d_k) and so on
-    d_output, output, shift, total = (_together([getattr(one, name) for one in given]) for name in _OF_ROWS)
+    d_output, output, shift, total = (_together([getattr(one, name) for one in cotangents]) for name in _OF_ROWS)
     in_one_block = tile.m <= tile.block_size[1] and tile.sink is None
-    in_one_block = in_one_block and all(one.is_whole and one.d_logsumexp is None for one in given)
+    in_one_block = in_one_block and all(one.is_whole and one.d_logsumexp is None for one in cotangents)
     delta = delta_parts(d_output, output, are_many=not in_one_block)  # (h, n, p) (blockwise.8)
-    for of_tile, one in zip(delta, given, strict=True):
+    for of_tile, one in zip(delta, cotangents, strict=True):
         if one.d_logsumexp is not None:
             of_tile[:, -1] -= one.d_logsumexp  # (blockwise.17)
     # The weights stay undivided. What they are to be divided by goes to the rows of the other operands, which are few.
     inverse = (1 / np.where(total == 0, np.inf, total))[..., None]  # (h, n, 1) (blockwise.55)
     query_over, d_output_over = query * inverse, d_output * inverse
-    again = _Again(tile, query, key, shift[..., None])
+    recomputed = _RecomputedWeights(tile, query, key, shift[..., None])
     d_value = np.zeros_like(value)
     if tile.dropout is None:
         d_output, value = interleaved(d_output, -delta), interleaved(value, np.ones(delta.shape[-1]))
@@ -260,7 +260,7 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     of_biases = [plain.zeros(one) for one in tiles] if tile.bias is not None else []
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
     for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
-        weights, below_cap = again.weights((heads, rows), (heads, columns), visible, bias)  # (h, b, c)
+        weights, below_cap = recomputed.weights((heads, rows), (heads, columns), visible, bias)  # (h, b, c)
         # dA - delta (h, b, c) (blockwise.10)
         d_scores = _product("d_scores", d_output[heads, rows], transposed(value[heads, columns]))
         if tile.dropout is not None:
@@ -299,7 +299,7 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         yield TileGradients(d_query[k], d_key[k], d_value[k], d_bias, scale=None if d_scale is None else d_scale[k])
 
 
-class _Again:
+class _RecomputedWeights:
     """The weights of blocks once more, not yet divided by their sums, from what forward kept of each row.
 
     `query` is as :func:`_queries` gives it; the arrays may have an axis for the heads.
@@ -344,108 +344,108 @@ def differentiate_twice(tiles: Sequence[tuple[Tile, Cotangent, Tangent]]) -> lis
     return [_differentiate_twice(*each) for each in tiles]
 
 
-def _differentiate_twice(tile: Tile, given: Cotangent, along: Tangent) -> tuple[Array | None, ...]:
+def _differentiate_twice(tile: Tile, cotangent: Cotangent, tangent: Tangent) -> tuple[Array | None, ...]:
     block_size = min(BLOCK_TWICE[0], tile.block_size[0]), min(BLOCK_TWICE[1], tile.block_size[1])
-    usual = tile.dtype.kind != "c" and not is_wide(along.query) and tile.m > block_size[1]
-    usual = usual and bool(np.isfinite(given.total).all())
-    if usual and plain.without_logsumexp(given.logsumexp, given.output) is None:
+    usual = tile.dtype.kind != "c" and not is_wide(tangent.query) and tile.m > block_size[1]
+    usual = usual and bool(np.isfinite(cotangent.total).all())
+    if usual and plain.without_logsumexp(cotangent.logsumexp, cotangent.output) is None:
         with scratch.own():
-            found = _twice(replace(tile, block_size=block_size), given, along)
-        if all(is_finite(x) for part in found for x in biases.terms_of(part)):
-            return found
-    return plain.whole_rows_twice(tile, given, along)
+            results = _twice(replace(tile, block_size=block_size), cotangent, tangent)
+        if all(is_finite(x) for part in results for x in biases.terms_of(part)):
+            return results
+    return plain.whole_rows_twice(tile, cotangent, tangent)
 
 
-def _twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]:
+def _twice(tile: Tile, cotangent: Cotangent, tangent: Any) -> tuple[Array | None, ...]:
     """As :func:`differentiate_twice`, block by block.
 
-    Twice over the keys, since how the log-sum-exp and the output move is known behind the last of them.
+    Twice over the keys, since the tangents of the log-sum-exp and the output are known behind the last of them.
     """
     query, key, value = tile.take(tile.query), tile.take(tile.key), tile.take(tile.value)
-    given_query, scale = dual(query, along.query), tile.scale
-    scaled = given_query
+    dual_query, scale = dual(query, tangent.query), tile.scale
+    scaled = dual_query
     if is_row_scale(scale):
-        scale = dual(tile.take(scale), along.scale)
-        scaled = given_query * scale  # (n, d_k) (blockwise.69)
+        scale = dual(tile.take(scale), tangent.scale)
+        scaled = dual_query * scale  # (n, d_k) (blockwise.69)
     query, d_query = value_of(scaled), velocity_of(scaled)
-    again = _Again(tile, _queries([tile])[0], key, given.shift[:, None])
-    inverse = (1 / np.where(given.total == 0, np.inf, given.total))[:, None]  # (n, 1) (blockwise.55)
+    recomputed = _RecomputedWeights(tile, _queries([tile])[0], key, cotangent.shift[:, None])
+    inverse = (1 / np.where(cotangent.total == 0, np.inf, cotangent.total))[:, None]  # (n, 1) (blockwise.55)
     # Two terms are one product of vectors that are twice as long.
-    moving_query = np.concatenate([d_query, query], axis=-1) * tile.factor  # (n, 2 d_k)
-    moving_key = np.concatenate([key, along.key], axis=-1)  # (m, 2 d_k)
+    long_query = np.concatenate([d_query, query], axis=-1) * tile.factor  # (n, 2 d_k)
+    long_key = np.concatenate([key, tangent.key], axis=-1)  # (m, 2 d_k)
     gradients, of_biases = plain.zeros(tile), plain.zeros(tile)
     d_scaled, d_key, d_value = gradients.query, gradients.key, gradients.value
     first_d_scaled, d_sink = np.zeros_like(query), gradients.sink  # where each has a scale: not the tangent, but itself
     # (n, 1) (blockwise.61)
-    share = np.zeros_like(inverse) if tile.sink is None else np.exp(tile.sink - given.shift[:, None]) * inverse
-    moved_output, deltas = np.zeros(given.output.shape, tile.dtype), plain.delta(tile, given)[:, None]
-    d_outputs = apart(apart(given.d_output, value), along.value)
+    share = np.zeros_like(inverse) if tile.sink is None else np.exp(tile.sink - cotangent.shift[:, None]) * inverse
+    output_tangent, deltas = np.zeros(cotangent.output.shape, tile.dtype), plain.delta(tile, cotangent)[:, None]
+    d_outputs = apart(apart(cotangent.d_output, value), tangent.value)
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
 
     def operands(rows: slice, columns: slice) -> Operands:
         of_rows = scale[rows] if is_row_scale(scale) else scale
-        of_keys = dual(key[columns], along.key[columns])
+        of_keys = dual(key[columns], tangent.key[columns])
         return Operands(rows, columns, scaled[rows] * tile.factor, of_keys, of_rows)
 
-    def moving(rows: slice) -> Iterator[tuple[Any, ...]]:
-        """Of each block: which keys, the multipliers of dropout, the weights, and how the scores and products move."""
+    def with_tangents(rows: slice) -> Iterator[tuple[Any, ...]]:
+        """Of each block: its keys, the multipliers of dropout, the weights, and the tangents of scores and products."""
         for columns, visible, bias in tile.blocks(rows, tile.columns):
-            weights, below_cap = again.weights(rows, columns, visible, bias)
+            weights, below_cap = recomputed.weights(rows, columns, visible, bias)
             weights *= inverse[rows]  # (b, c) (blockwise.7)
-            moved_scores = _product("moved_scores", moving_query[rows], transposed(moving_key[columns]))
+            scores_tangent = _product("scores_tangent", long_query[rows], transposed(long_key[columns]))
             of_cap = None
             if below_cap is not None:
-                of_cap = below_cap, moved_scores.copy()
-                moved_scores *= slope_of_capped(below_cap, tile.softcap)
+                of_cap = below_cap, scores_tangent.copy()
+                scores_tangent *= slope_of_capped(below_cap, tile.softcap)
             if tile.bias is not None:
-                of_block = (cut_arrays(tile.bias, rows, columns), cut_tangents(tile.bias, along.bias, rows, columns))
-                moved_scores += biases.tangent(*of_block, operands(rows, columns))
+                of_block = (cut_arrays(tile.bias, rows, columns), cut_tangents(tile.bias, tangent.bias, rows, columns))
+                scores_tangent += biases.tangent(*of_block, operands(rows, columns))
             factors = None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype)
-            yield columns, factors, weights, moved_scores, of_cap  # (b, c) (blockwise.26)
+            yield columns, factors, weights, scores_tangent, of_cap  # (b, c) (blockwise.26)
 
     for rows in tile.row_blocks():
-        d_output, moved_logsumexp = d_outputs[rows], 0 if d_sink is None else share[rows] * along.sink
-        for columns, factors, weights, moved_scores, _ in moving(rows):
-            moved_scores *= weights
-            moved_logsumexp = moved_logsumexp + moved_scores.sum(axis=-1, keepdims=True)  # (b, 1) (blockwise.27)
-            of_scores, of_values = drop(moved_scores, factors), drop(weights, factors)
-            _add_product(moved_output[rows], of_scores, value[columns], terms_of_rows)
-            _add_product(moved_output[rows], of_values, along.value[columns], terms_of_rows)
-        moved_output[rows] -= moved_logsumexp * given.output[rows]  # (b, d_v) (blockwise.27)
-        moved_delta = np.einsum("ib,ib->i", d_output, moved_output[rows])[:, None]  # (b, 1) (blockwise.64)
+        d_output, logsumexp_tangent = d_outputs[rows], 0 if d_sink is None else share[rows] * tangent.sink
+        for columns, factors, weights, scores_tangent, _ in with_tangents(rows):
+            scores_tangent *= weights
+            logsumexp_tangent = logsumexp_tangent + scores_tangent.sum(axis=-1, keepdims=True)  # (b, 1) (blockwise.27)
+            of_scores, of_values = drop(scores_tangent, factors), drop(weights, factors)
+            _add_product(output_tangent[rows], of_scores, value[columns], terms_of_rows)
+            _add_product(output_tangent[rows], of_values, tangent.value[columns], terms_of_rows)
+        output_tangent[rows] -= logsumexp_tangent * cotangent.output[rows]  # (b, d_v) (blockwise.27)
+        delta_tangent = np.einsum("ib,ib->i", d_output, output_tangent[rows])[:, None]  # (b, 1) (blockwise.64)
         if d_sink is not None:
-            moved_sink = deltas[rows] * (moved_logsumexp - along.sink) - moved_delta
-            d_sink += (share[rows] * moved_sink).sum()  # (blockwise.68)
+            sink_terms = deltas[rows] * (logsumexp_tangent - tangent.sink) - delta_tangent
+            d_sink += (share[rows] * sink_terms).sum()  # (blockwise.68)
 
         of_keys = np.zeros_like(d_scaled[rows])
-        for columns, factors, weights, moved_scores, of_cap in moving(rows):
-            moved_scores -= moved_logsumexp
+        for columns, factors, weights, scores_tangent, of_cap in with_tangents(rows):
+            scores_tangent -= logsumexp_tangent
             d_scores = _product("d_scores", d_output, transposed(value[columns]))
-            moved_d_scores = _product("moved_d_scores", d_output, transposed(along.value[columns]))
+            d_scores_tangent = _product("d_scores_tangent", d_output, transposed(tangent.value[columns]))
             if factors is not None:
                 d_scores *= factors
-                moved_d_scores *= factors
+                d_scores_tangent *= factors
             d_scores -= deltas[rows]  # (b, c) (blockwise.10)
-            moved_d_scores -= moved_delta
-            moved_d_scores += moved_scores * d_scores
-            moved_d_scores *= weights  # (b, c) (blockwise.66)
+            d_scores_tangent -= delta_tangent
+            d_scores_tangent += scores_tangent * d_scores
+            d_scores_tangent *= weights  # (b, c) (blockwise.66)
             d_scores *= weights  # (b, c) (blockwise.11)
-            moved_scores *= weights  # how the weights move (blockwise.65)
-            moved_weights = drop(moved_scores, factors)
+            scores_tangent *= weights  # the tangent of the weights (blockwise.65)
+            weights_tangent = drop(scores_tangent, factors)
             if tile.bias is not None:
-                bias, read = biases.with_tangent(tile.bias, along.bias), operands(rows, columns)
-                of_bias = plain.add_bias_gradient(bias, gradients.bias, dual(d_scores, moved_d_scores), read)
+                bias, read = biases.with_tangent(tile.bias, tangent.bias), operands(rows, columns)
+                of_bias = plain.add_bias_gradient(bias, gradients.bias, dual(d_scores, d_scores_tangent), read)
                 plain.add_read(of_biases, of_bias, read)
                 if of_bias.query is not None:
                     first_d_scaled[rows] += value_of(of_bias.query)
             if of_cap is not None:
-                d_scores, moved_d_scores = slope_tangent(d_scores, moved_d_scores, of_cap, tile.softcap)
+                d_scores, d_scores_tangent = slope_tangent(d_scores, d_scores_tangent, of_cap, tile.softcap)
             # (blockwise.67)
-            _add_product(d_value[columns], transposed(moved_weights), d_output, terms_of_columns)
-            _add_product(d_key[columns], transposed(moved_d_scores), query[rows], terms_of_columns)
+            _add_product(d_value[columns], transposed(weights_tangent), d_output, terms_of_columns)
+            _add_product(d_key[columns], transposed(d_scores_tangent), query[rows], terms_of_columns)
             _add_product(d_key[columns], transposed(d_scores), d_query[rows], terms_of_columns)
-            _add_product(of_keys, moved_d_scores, key[columns], terms_of_rows)
-            _add_product(of_keys, d_scores, along.key[columns], terms_of_rows)
+            _add_product(of_keys, d_scores_tangent, key[columns], terms_of_rows)
+            _add_product(of_keys, d_scores, tangent.key[columns], terms_of_rows)
             if is_row_scale(tile.scale):
                 _add_product(first_d_scaled[rows], d_scores, key[columns], terms_of_rows)
         d_scaled[rows] += of_keys
@@ -455,9 +455,9 @@ def _twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]
     d_key += of_biases.key
     d_scale = None
     if is_row_scale(scale):
-        d_scaled, d_scale = map(velocity_of, through_scale(dual(first_d_scaled, d_scaled), given_query, scale))
+        d_scaled, d_scale = map(velocity_of, through_scale(dual(first_d_scaled, d_scaled), dual_query, scale))
         d_scale += of_biases.scale
-    return moved_output, d_scaled, d_key, d_value, gradients.bias, d_sink, d_scale
+    return output_tangent, d_scaled, d_key, d_value, gradients.bias, d_sink, d_scale
 
 
 def _multipliers(tiles: Sequence[Tile], rows: slice, columns: slice) -> Array:
@@ -492,11 +492,11 @@ def _batches(tiles: Sequence[Tile]) -> Iterator[list[int]]:
     yield from begun
 
 
-def _in_batches(tiles: Sequence[Tile], work: Callable[[list[int]], Iterator[Found]]) -> list[Found]:
+def _in_batches(tiles: Sequence[Tile], work: Callable[[list[int]], Iterator[Result]]) -> list[Result]:
     """What comes of the tiles, in their order, if those that are alike are worked on together."""
     with scratch.own():
-        found = {number: one for batch in _batches(tiles) for number, one in zip(batch, work(batch), strict=True)}
-    return [found[number] for number in range(len(tiles))]
+        by_number = {number: one for batch in _batches(tiles) for number, one in zip(batch, work(batch), strict=True)}
+    return [by_number[number] for number in range(len(tiles))]
 
 
 def _stacked(tiles: Sequence[Tile], name: str, part: slice = slice(None)) -> Array:

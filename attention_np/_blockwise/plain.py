@@ -1,6 +1,6 @@
 """What the kernels do, in the way of :mod:`attention_np.dot_product`: where arrays hold NaN or infinity or are complex.
 
-A few rows at a time: what is not there must contribute nothing, and that takes a second look at whole rows.
+A few rows at a time: a hidden pair must contribute nothing, and that takes a second look at whole rows.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ def jvp(tiles: Sequence[tuple[Tile, Tangent]]) -> list[tuple[Array, Array]]:
 
 
 def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
-    given = tangent.query, tangent.key, tangent.value, *biases.terms_of(tangent.bias), tangent.sink, tangent.scale
-    dtypes = (x.dtype for x in given if x is not None)
+    tangents = tangent.query, tangent.key, tangent.value, *biases.terms_of(tangent.bias), tangent.sink, tangent.scale
+    dtypes = (x.dtype for x in tangents if x is not None)
     dtype = np.result_type(*dtypes)
     d_output, d_logsumexp = (np.zeros(shape, dtype) for shape in ((tile.n, tile.value.shape[1]), tile.n))
-    if any(map(is_wide, given)):
+    if any(map(is_wide, tangents)):
         d_output, d_logsumexp = widened(d_output), widened(d_logsumexp)
     for rows in tile.row_blocks():
         for some in _few(tile, rows):
@@ -137,8 +137,8 @@ def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
                 d_columns = with_column(d_scores, of_sink, cache.sink)
                 d_weights, _ = without_column(softmax.times_jacobian(d_columns, cache.softmax), cache.sink)
                 d_output[some] += product(drop(d_weights, cache.dropout), cache.value, cache.mask)
-                moved = softmax.moved_logsumexp(d_columns, cache.softmax)
-                d_logsumexp[some] = moved[:, 0]  # (blockwise.27)
+                of_rows = softmax.logsumexp_tangent(d_columns, cache.softmax)
+                d_logsumexp[some] = of_rows[:, 0]  # (blockwise.27)
             if tangent.value is not None:
                 d_output[some] += product(drop(cache.weights, cache.dropout), tangent.value, cache.mask)
     return d_output, d_logsumexp
@@ -185,10 +185,10 @@ def zeros(tile: Tile, wide: bool = False) -> TileGradients:
     return TileGradients(query, key, value, bias, sink, scale)
 
 
-def delta(tile: Tile, given: Cotangent) -> Array:
+def delta(tile: Tile, cotangent: Cotangent) -> Array:
     """What is subtracted in each row of the gradient of the weights, (n,) (blockwise.8)."""
-    result: Array = np.einsum("ib,ib->i", given.d_output, tile.take(given.output))  # (blockwise.8)
-    return result if given.d_logsumexp is None else result - given.d_logsumexp  # (blockwise.17)
+    result: Array = np.einsum("ib,ib->i", cotangent.d_output, tile.take(cotangent.output))  # (blockwise.8)
+    return result if cotangent.d_logsumexp is None else result - cotangent.d_logsumexp  # (blockwise.17)
 
 
 def add_bias_gradient(bias: Any, d_bias: Any, d_scores: Array, operands: Operands) -> OfBlock:
@@ -233,20 +233,20 @@ def _add_gradients(
         into.scale[rows] += d_scale
 
 
-def differentiate(tile: Tile, given: Cotangent) -> TileGradients:
+def differentiate(tile: Tile, cotangent: Cotangent) -> TileGradients:
     """What a tile contributes to the gradients of its arrays, but for the sink.
 
     Rows that are of :func:`without_logsumexp` must have a gradient of zero.
     """
     gradients = zeros(tile)._replace(sink=None)
-    deltas = delta(tile, given)
+    deltas = delta(tile, cotangent)
     for rows in tile.row_blocks():
-        d_output = given.d_output[rows]
-        incoming = d_output if given.d_logsumexp is None else np.c_[d_output, given.d_logsumexp[rows]]
+        d_output = cotangent.d_output[rows]
+        incoming = d_output if cotangent.d_logsumexp is None else np.c_[d_output, cotangent.d_logsumexp[rows]]
         for block in tile.blocks(rows, tile.columns):
             columns = block.columns
             value = tile.take(tile.value, columns)
-            weights, moves, products = _recomputed(tile, given, rows, block)
+            weights, moves, products = _recomputed(tile, cotangent, rows, block)
             flows = pairs_that_flow(block.visible, incoming)
             if flows is not None:
                 moves = moves & flows
@@ -285,12 +285,12 @@ def differentiate_whole_rows(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[Ti
     return [_differentiate_whole_rows(*each) for each in tiles]
 
 
-def _differentiate_whole_rows(tile: Tile, given: Cotangent) -> TileGradients:
-    gradients = zeros(tile, is_wide(given.d_output))
+def _differentiate_whole_rows(tile: Tile, cotangent: Cotangent) -> TileGradients:
+    gradients = zeros(tile, is_wide(cotangent.d_output))
     d_value, d_sink = gradients.value, None if tile.sink is None else np.zeros((), tile.dtype)
     for rows in _few(tile, tile.rows):
-        d_output = given.d_output[rows]
-        d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
+        d_output = cotangent.d_output[rows]
+        d_logsumexp = None if cotangent.d_logsumexp is None else cotangent.d_logsumexp[rows, None]
         if not (d_output != 0).any() and (d_logsumexp is None or not (d_logsumexp != 0).any()):
             continue
         cache, _ = _whole_rows(tile, rows)
@@ -312,38 +312,38 @@ def _differentiate_whole_rows(tile: Tile, given: Cotangent) -> TileGradients:
     return gradients._replace(sink=d_sink)
 
 
-def whole_rows_twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]:
-    """How the output of a tile that holds all keys, and its gradients, move along a tangent of all its arrays.
+def whole_rows_twice(tile: Tile, cotangent: Cotangent, tangent: Any) -> tuple[Array | None, ...]:
+    """The tangents of the output of a tile that holds all keys, and of its gradients, from those of all its arrays.
 
-    From the scores alone. The tangents may be `widened`, and then the results are, too.
+    From the scores alone. The latter may be `widened`, and then the results are, too.
     """
-    gradients = zeros(tile, is_wide(along.query))
+    gradients = zeros(tile, is_wide(tangent.query))
     outputs, d_sink = [], gradients.sink
     for rows in _few(tile, tile.rows):
         cache, _ = _whole_rows(tile, rows)
-        bias = cut_tangents(tile.bias, along.bias, rows, tile.columns)
-        scale = None if along.scale is None else along.scale[rows]
-        of_rows = dot_product.Gradients(along.query[rows], along.key, along.value, bias, along.sink, scale)
-        d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
-        output, found, _ = dot_product.backward_tangent(of_rows, given.d_output[rows], cache, d_logsumexp)
+        bias = cut_tangents(tile.bias, tangent.bias, rows, tile.columns)
+        scale = None if tangent.scale is None else tangent.scale[rows]
+        of_rows = dot_product.Gradients(tangent.query[rows], tangent.key, tangent.value, bias, tangent.sink, scale)
+        d_logsumexp = None if cotangent.d_logsumexp is None else cotangent.d_logsumexp[rows, None]
+        output, tangents, _ = dot_product.backward_tangent(of_rows, cotangent.d_output[rows], cache, d_logsumexp)
         outputs.append(output)
-        gradients.query[rows] = found.query
-        for total, d_x in ((gradients.key, found.key), (gradients.value, found.value)):
+        gradients.query[rows] = tangents.query
+        for total, d_x in ((gradients.key, tangents.key), (gradients.value, tangents.value)):
             total += d_x
-        for term, total, d_term in zip(*map(biases.terms_of, (tile.bias, gradients.bias, found.bias)), strict=False):
+        for term, total, d_term in zip(*map(biases.terms_of, (tile.bias, gradients.bias, tangents.bias)), strict=False):
             into = total if isinstance(term, Bias) else cut(total, rows, tile.columns)
             into += sum_to(d_term, into.shape)
         if gradients.scale is not None:
-            gradients.scale[rows] = found.scale
-        d_sink = added(d_sink, found.sink)
+            gradients.scale[rows] = tangents.scale
+        d_sink = added(d_sink, tangents.sink)
     return np.concatenate(outputs, axis=0), *gradients._replace(sink=d_sink)
 
 
-def _recomputed(tile: Tile, given: Cotangent, rows: slice, block: Block) -> tuple[Array, Array, Array]:
+def _recomputed(tile: Tile, cotangent: Cotangent, rows: slice, block: Block) -> tuple[Array, Array, Array]:
     """The weights of a block from the log-sum-exp of its rows, which of them depend on the scores, and the products."""
     scores, products = _scores(tile, rows, block)
     takes_part: Array = scores.real != -np.inf
     if block.visible is not None:
         takes_part = takes_part & block.visible
-    weights = np.where(takes_part, np.exp(scores - given.logsumexp[rows, None]), 0)  # (blockwise.7)
+    weights = np.where(takes_part, np.exp(scores - cotangent.logsumexp[rows, None]), 0)  # (blockwise.7)
     return weights, takes_part, products

@@ -123,10 +123,10 @@ class Problem:
 
     def _reached(self, rule: Rule, rows: slice) -> slice:
         """The keys that some queries attend to, asked once of each rule."""
-        asked = id(rule), rows.start, rows.stop  # of those in `_rules`, which last as long as this
-        if asked not in self._columns:
-            self._columns[asked] = reach(rule, rows, slice(0, self.m))
-        return self._columns[asked]
+        key = id(rule), rows.start, rows.stop  # of those in `_rules`, which last as long as this
+        if key not in self._columns:
+            self._columns[key] = reach(rule, rows, slice(0, self.m))
+        return self._columns[key]
 
     def is_whole(self, place: Place) -> bool:
         """Whether the tile at a place holds all the keys that its queries attend to."""

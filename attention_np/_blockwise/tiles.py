@@ -63,14 +63,14 @@ class _Mapped(NamedTuple):
     def open(self) -> Array:
         """The part, by the name of its file; OSError if that leads to anything else than what the sender sees."""
         try:
-            found = self._found()
+            array = self._opened()
         except (OSError, ValueError) as error:  # ValueError: the file is too short
             raise OSError(self._message(f"it cannot be opened ({error})")) from error
-        if _checksum(found) != self.checksum:
+        if _checksum(array) != self.checksum:
             raise OSError(self._message("it holds other numbers"))
-        return found
+        return array
 
-    def _found(self) -> Array:
+    def _opened(self) -> Array:
         extent = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         length = (extent + self.dtype.itemsize) // self.dtype.itemsize
         flat = np.memmap(self.file, self.dtype, mode="r", offset=self.offset, shape=(length,))

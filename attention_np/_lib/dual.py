@@ -127,9 +127,6 @@ def dual(value: Any, velocity: Any) -> Array:
     return cast(Array, Dual(value, velocity))
 
 
-moving = dual
-
-
 def is_dual(array: Any) -> bool:
     """Whether `array` is of dual numbers."""
     return isinstance(array, Dual)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_np._lib.arrays import Array, added, transposed
-from attention_np._lib.dual import Dual, moving
+from attention_np._lib.dual import Dual, dual
 from attention_np._lib.workers import as_workers, run
 from attention_np._linear_attention.pairs import (
     Rows,
@@ -311,7 +311,7 @@ def _inverse(lower: Array) -> Array:
     """The inverse of ``1 + lower``, strictly lower triangular, (..., c, c): forward substitution, row by row."""
     if isinstance(lower, Dual):
         solver = _inverse(lower.value)
-        return moving(solver, -solver @ lower.velocity @ solver)  # (chunks.24)
+        return dual(solver, -solver @ lower.velocity @ solver)  # (chunks.24)
     inverse: Array = np.broadcast_to(np.eye(lower.shape[-1], dtype=lower.dtype), lower.shape).copy()
     for i in range(1, lower.shape[-1]):
         row = lower[..., i, None, :i] @ inverse[..., :i, :i]  # (..., 1, i)

@@ -73,7 +73,8 @@ def all_results(**how: Any) -> list[Array]:
     gradients = blockwise.backward(d_output, cache, **how)
     moved = blockwise.jvp(cache, query=inputs["query"], **how)
     d_d_output, twice = blockwise.double_backward(gradients, d_output, cache, **how)
-    return [output, cache.logsumexp, *gradients, moved, d_d_output, *twice]
+    results = output, cache.logsumexp, *gradients, moved, d_d_output, *twice
+    return [x for x in results if x is not None]
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import pytest
 from helpers import assert_close, each, normal
 
 from attention_np._lib.arrays import Array, is_finite, quiet
-from attention_np._lib.dual import Dual, moving, parts_of, velocity_of
+from attention_np._lib.dual import Dual, dual, parts_of, velocity_of
 from attention_np._lib.products import backward_product, backward_times, pair_products, product
 from attention_np._lib.wide import is_wide, narrowed, widened
 
@@ -51,7 +51,7 @@ RULES: dict[str, Callable[[Any, Any], Any]] = {
 def test_every_rule_is_the_derivative_by_the_complex_step(name: str, standing: str) -> None:
     of_x, of_y = (V if standing != "x" else 0 * V), (W if standing != "y" else 0 * W)
     expected = RULES[name](X + 1j * STEP * of_x, Y + 1j * STEP * of_y)
-    found = RULES[name](X if standing == "x" else moving(X, V), Y if standing == "y" else moving(Y, W))
+    found = RULES[name](X if standing == "x" else dual(X, V), Y if standing == "y" else dual(Y, W))
     if not isinstance(found, Dual):  # of what moves nothing is in it
         assert (expected.imag == 0).all()
         return
@@ -61,7 +61,7 @@ def test_every_rule_is_the_derivative_by_the_complex_step(name: str, standing: s
 
 
 def test_what_has_no_rule_is_refused_and_no_velocity_is_dropped() -> None:
-    x, still = moving(X, V), np.zeros_like(X)
+    x, still = dual(X, V), np.zeros_like(X)
     for compute in (np.arctan, np.cumprod, np.add.reduce, np.prod, np.asarray, np.ascontiguousarray, float):
         with pytest.raises(TypeError):
             compute(x)
@@ -75,43 +75,43 @@ def test_what_has_no_rule_is_refused_and_no_velocity_is_dropped() -> None:
 
 
 def test_comparisons_stand_still_and_what_is_equal_stays_so() -> None:
-    x = moving(np.array([0.0, 0.0, 1.0]), np.array([0.0, 1.0, 0.0]))
+    x = dual(np.array([0.0, 0.0, 1.0]), np.array([0.0, 1.0, 0.0]))
     np.testing.assert_array_equal(x == 0, [True, False, False])
     np.testing.assert_array_equal(x != 0, [False, True, True])
     np.testing.assert_array_equal(x > 0, [False, False, True])
-    assert not is_finite(moving(np.zeros(2), np.array([0, np.nan])))
+    assert not is_finite(dual(np.zeros(2), np.array([0, np.nan])))
 
 
 def test_an_entry_of_a_gradient_takes_part_if_it_is_not_zero_or_moves() -> None:
-    d = moving(np.array([0.0, 0.0, 2.0]), np.array([0.0, 1.0, 0.0]))
-    factor = moving(np.array([np.nan, 5.0, 3.0]), np.array([np.inf, np.nan, 7.0]))
+    d = dual(np.array([0.0, 0.0, 2.0]), np.array([0.0, 1.0, 0.0]))
+    factor = dual(np.array([np.nan, 5.0, 3.0]), np.array([np.inf, np.nan, 7.0]))
     assert [x.tolist() for x in parts_of(backward_times(d, factor))] == [[0, 0, 6], [0, 5, 14]]
     far = np.array([[np.nan], [np.inf], [1.0]])
-    assert parts_of(backward_product(moving(d.value, 0 * d.velocity)[None], far)) == ([[2.0]], [[0.0]])
+    assert parts_of(backward_product(dual(d.value, 0 * d.velocity)[None], far)) == ([[2.0]], [[0.0]])
     found = backward_product(d[None], far)
     assert (found.value, velocity_of(found)) == (2, np.inf)
     pairs = np.array([[True, False, True]])
-    weights = moving(np.array([[0.5, 0.0, 0.5]]), np.array([[1.0, 0.0, -1.0]]))
+    weights = dual(np.array([[0.5, 0.0, 0.5]]), np.array([[1.0, 0.0, -1.0]]))
     for excluded in (np.nan, 7.0):
-        values = moving(np.array([[1.0], [excluded], [3.0]]), np.array([[1.0], [np.inf], [1.0]]))
+        values = dual(np.array([[1.0], [excluded], [3.0]]), np.array([[1.0], [np.inf], [1.0]]))
         assert parts_of(product(weights, values, pairs)) == ([[2.0]], [[-1.0]])
     np.testing.assert_array_equal(pair_products(values[..., :1], values[:1], pairs.T).value[:, 0], [1, 0, 3])
 
 
 def test_limits_stand_still() -> None:
     """What has come to rest, as a weight that is zero, does so however fast its score moves."""
-    found: Any = np.exp(moving(np.array([-np.inf, -1e4, 0.0]), np.array([np.inf, np.nan, 2.0])))
+    found: Any = np.exp(dual(np.array([-np.inf, -1e4, 0.0]), np.array([np.inf, np.nan, 2.0])))
     np.testing.assert_array_equal(found.velocity, [0, 0, 2])
-    far = np.tanh(moving(np.array([20.0, 400.0]), np.ones(2)))
+    far = np.tanh(dual(np.array([20.0, 400.0]), np.ones(2)))
     assert_close(velocity_of(far), 4 * np.exp([-40.0, -800.0]), 1e-15)
 
 
 @each("dtype", [np.float32, np.complex128])
 def test_both_parts_may_be_of_any_precision_or_have_a_range_without_end(dtype: Any) -> None:
     x, v = X.astype(dtype), V.astype(dtype)
-    found = moving(x, v) * 2 + moving(x, v) @ np.eye(4, dtype=dtype)
+    found = dual(x, v) * 2 + dual(x, v) @ np.eye(4, dtype=dtype)
     assert found.dtype == velocity_of(found).dtype == dtype
-    wide = widened(moving(1e200 * X, 1e-200 * V))
+    wide = widened(dual(1e200 * X, 1e-200 * V))
     assert is_wide(wide)
     cube: Any = wide * wide * wide * widened(np.array(1e-300)) * widened(np.array(1e-300))
     assert_close(narrowed(cube).value, X**3, 1e-14)
@@ -119,7 +119,7 @@ def test_both_parts_may_be_of_any_precision_or_have_a_range_without_end(dtype: A
 
 
 def test_what_is_changed_in_place_is_nothing_else() -> None:
-    x = moving(X.copy(), V.copy())
+    x = dual(X.copy(), V.copy())
     y: Any = (x + 1).copy()
     y += x
     y[0] = 0

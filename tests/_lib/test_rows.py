@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 from helpers import Array, assert_close, assert_same_bits, each, normal
 
-from attention_np._lib.dual import Dual, moving
+from attention_np._lib.dual import Dual, dual
 from attention_np._lib.rows import gathered, scattered
 from attention_np._lib.wide import Wide
 
@@ -62,10 +62,10 @@ def test_a_row_that_is_not_finite_has_its_way_in_its_own_sum(bad: float) -> None
 
 def test_numbers_of_other_kinds_are_put_together_likewise() -> None:
     rows, tangent, index = normal(0, 3, 40, 2), normal(1, 3, 40, 2), numbers(5, 3, 40)
-    dual: Any = scattered(moving(rows, tangent), index, 5)
-    assert isinstance(dual, Dual)
-    assert_same_bits(dual.value, scattered(rows, index, 5))
-    assert_same_bits(dual.velocity, scattered(tangent, index, 5))
+    sums: Any = scattered(dual(rows, tangent), index, 5)
+    assert isinstance(sums, Dual)
+    assert_same_bits(sums.value, scattered(rows, index, 5))
+    assert_same_bits(sums.velocity, scattered(tangent, index, 5))
     wide: Array = scattered(Wide.of(2.0**1020 * rows) * 2.0**600, index, 5)  # type: ignore[arg-type]
-    assert_close(np.asarray(wide * 2.0**-810 * 2.0**-810), dual.value, 1e-15)
-    assert_same_bits(scattered(rows + 1j * tangent, index, 5), dual.value + 1j * dual.velocity)
+    assert_close(np.asarray(wide * 2.0**-810 * 2.0**-810), sums.value, 1e-15)
+    assert_same_bits(scattered(rows + 1j * tangent, index, 5), sums.value + 1j * sums.velocity)
