@@ -126,6 +126,7 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(of_layered, tuple[Array, multi_head.Gradients])
     assert_type(multi_head.combine_heads(multi_head.split_heads(x, 2)), Array)
 
+    linear_attention.forward(x, x, x, probe=x, response=x, bonus=x)
     attended, state = linear_attention.forward(x, x, x, beta=x)
     assert_type(attended, Array)
     assert_type(state, linear_attention.Cache)
@@ -225,7 +226,7 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     of_points = deformable.double_backward(deformable.backward(sampled, points), sampled, points)
     assert_type(of_points, tuple[Array, deformable.Gradients])
 
-    turned, turn = rotary.forward(x, scaling=rotary.linear(2))
+    turned, turn = rotary.forward(x, scaling=rotary.linear(2), sections=[1, 1], arrangement="runs", restart=True)
     assert_type(turned, Array)
     assert_type(turn, rotary.Cache)
     assert_type(rotary.backward(x, turn), rotary.Gradients)
