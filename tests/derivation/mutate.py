@@ -209,7 +209,7 @@ class Mutator:
 
     def _same(self, original: Equation, text: str) -> bool:
         """Whether the mutant says the same: each side and each condition evaluates alike."""
-        scope = self.fresh.scope_of(original)
+        scope = forked(self.fresh).scope_of(original)  # with an account of its own
         try:
             for old, new in zip(chains(original.text), chains(text), strict=True):
                 one, two = read_statement(old, scope.names), read_statement(new, scope.names)
