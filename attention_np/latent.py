@@ -68,9 +68,7 @@ class Cache(NamedTuple):
     softcap: Any  # the same, or None
     weights: Array  # (..., h, n, m)
     attention: dot_product.Cache  # absorbed and without a sink, the heads are rows of one attention: (..., h * n, m)
-    heads: (
-        Array  # (..., h, n, d_v), what attention gives; absorbed (..., h, n, r), which w_value is yet to be applied to
-    )
+    heads: Any  # absorbed, means of latents, (..., h, n, r), which w_value is yet to be applied to; plain None
     output_shape: tuple[int, ...]
 
     @property
@@ -87,7 +85,9 @@ class Cache(NamedTuple):
         """With its products made again, of inputs that are widened: those on the way need not fit the dtype."""
         inputs = self.query, self.query_rotary, self.latent, self.key_rotary, self.w_key, self.w_value
         q, k, v, as_rows = operands(*inputs, self.absorbed, self.sink)
-        heads = _heads(product(self.attention.weights, v, self.attention.mask), self.query, as_rows)
+        heads = None
+        if self.absorbed:
+            heads = _heads(product(self.attention.weights, v, self.attention.mask), self.query, as_rows)
         return self._replace(attention=self.attention._replace(query=q, key=k, value=v), heads=heads)
 
 
@@ -260,7 +260,7 @@ def attend(
         softcap=softcap,
         weights=_heads(attention.weights, query, as_rows),
         attention=attention,
-        heads=heads,
+        heads=heads if absorbed else None,
         output_shape=output.shape,
     )
     # What was made: what stands beside it in queries and keys could hide that it has left the range.

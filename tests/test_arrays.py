@@ -212,7 +212,7 @@ ONE_OF_ALL = {f"{name}, one of all": case for name, case in plain_cases(1, 1).it
 ONE_ROW = {
     f"{name}, one row": case._replace(inputs={**case.inputs, FIRST[name]: case.inputs[FIRST[name]][0]})
     for name, case in plain_cases().items()
-    if name not in ("rotary", "linear_attention", "short_conv", "pooling", "deformable")
+    if name not in ("rotary", "linear_attention", "latent", "short_conv", "pooling", "deformable")
     and not takes(name, "key")  # which need several
 }
 SHARING = CASES | ONE_OF_ALL | ONE_ROW

@@ -152,6 +152,20 @@ def test_a_bias_that_reads_keys_needs_the_plain_form() -> None:
         latent.forward(**arrays(2), bias=[bias], absorbed=True)
 
 
+@each("sink", [False, True])
+@BOTH
+def test_results_share_no_memory_with_the_inputs_the_cache_or_each_other(sink: bool, absorbed: bool) -> None:
+    given = arrays(n=1) | ({"sink": normal(9, H)} if sink else {})
+    output, cache = latent.forward(**given, absorbed=absorbed)
+    d_output = normal(20, *output.shape)
+    results = {"output": output} | dict(leaves(latent.backward(d_output, cache)))
+    others = [x for of in (given, cache, {"d_output": d_output}) for _, x in leaves(of)]
+    for name, x in results.items():
+        assert x.flags.writeable
+        assert not any(np.shares_memory(x, y) for y in others), name
+        others.append(x)
+
+
 # What is hidden, and what is not finite
 
 
