@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import mpmath
@@ -13,6 +14,7 @@ from helpers import COMPLEX_STEP, Array, assert_alike, assert_close, assert_same
 from mpmath import mpf
 
 from attention_np import activation, blockwise, chain, dot_product, gradcheck, masks, softmax, weightings
+from attention_np._lib.pages import PAGES
 from attention_np._weightings import thresholds
 from attention_np.weightings import Weighting
 
@@ -92,6 +94,40 @@ def test_weights_are_what_the_formula_says(kind: str) -> None:
     scores = random_scores(5, 7)
     weights, _ = KINDS[kind].forward(scores)
     assert_close(weights, truth(scores, TRUTHS[kind]), 4e-16)
+
+
+SYMBOLS = {  # of the page
+    "sigmoid": r"\sigma",
+    "silu": r"\Psi",
+    "sparsemax": "P",
+    "entmax": r"\Xi",
+    "softpick": "W",
+    "stick-breaking": "Q",
+}
+
+
+@each("kind", SYMBOLS)
+def test_each_kind_is_what_the_page_says(kind: str) -> None:
+    pytest.importorskip("lark", reason="to read a page, pip install 'attention-np[check]'")
+    from attention_np.derivation import read_page, verify_against_op
+
+    text = (PAGES / "weightings.md").read_text(encoding="utf-8")
+    front = (
+        f"op: weightings\noutput: {SYMBOLS[kind]}\ncotangent: G'\ncode: {{scores: S, output: {SYMBOLS[kind]}}}\nsizes:"
+    )
+    squares = "\\Xi_{ij} = R_{ij}^2, \\qquad \\sum_j \\Xi_{ij} = 1\n\\tag{weightings.26}"  # unnamed there
+    text = text.replace("sizes:", front, 1).replace("\\sum_j R_{ij}^2 = 1\n\\tag{weightings.26}", squares)
+    op = partial_module(KINDS[kind])
+    records = verify_against_op(read_page("weightings.md", text), op, draws=2)
+    assert {record.name for record in records} == {"output", "gradient of scores"}
+    assert all(record.ok for record in records), records
+
+
+def partial_module(by: Weighting) -> Any:
+    """The op of one weighting."""
+    op = ModuleType("weightings")
+    vars(op).update(vars(weightings), forward=lambda scores: weightings.forward(scores, weights_by=by))
+    return op
 
 
 @each("alpha", [1 + 1e-12, 1.25, 4.0], long=[1.001, 1.5, 1.9, 2.0, 2.5, 60.0])
