@@ -18,7 +18,7 @@ from attention_np._lib.arrays import Array
 from attention_np.known_answers.around import activated, hats
 from attention_np.known_answers.by_position import frequencies
 from attention_np.known_answers.formats import Format
-from attention_np.known_answers.program import SCALING, Head, Moving, sum_to
+from attention_np.known_answers.program import SCALING, Head, Tangents, sum_to
 from attention_np.known_answers.weighed import weighed
 
 EXPONENT = 3  # roundings of the argument of exp: a difference, times log2(e), itself rounded
@@ -137,10 +137,10 @@ class Analysis:
         self, positions: Computed, base: float, width: int, scaling: Mapping[str, Any] | None
     ) -> tuple[Computed, Computed]:
         """Cosine and sine: of a frequency that is a power, times a position, each rounded."""
-        found, plain, amplitude = frequencies(base, width, scaling, math, float)
+        turns, plain, amplitude = frequencies(base, width, scaling, math, float)
         roundings, others = (FREQUENCY, FUNCTION) if scaling is None else (SCALED_FREQUENCY, 2 * FUNCTION)
         error = self.gamma(roundings) * np.abs(positions.value[..., None] * np.array(plain))
-        angles = positions.value[..., None] * np.array(found)
+        angles = positions.value[..., None] * np.array(turns)
         cos, sin = (
             self.off(Computed(amplitude * wave(angles), amplitude * error), others) for wave in (np.cos, np.sin)
         )
@@ -213,13 +213,13 @@ class Analysis:
 
         Each is off by some roundings for each of its sums, of what the scores and the threshold round to.
         """
-        found = [np.zeros(scores.shape) for _ in range(4)]
+        results = [np.zeros(scores.shape) for _ in range(4)]
         shown = visible & (scores.value != -np.inf)
         for i in np.ndindex(*scores.shape[:-1]):
             row = weighed(by, scores.value[i][shown[i]].tolist(), d_output.value[i][shown[i]].tolist(), _Floats, 60)
-            for array, part in zip(found, row, strict=True):
+            for array, part in zip(results, row, strict=True):
                 array[i][shown[i]] = part
-        weights, d_scores, weights_off, d_scores_off = found
+        weights, d_scores, weights_off, d_scores_off = results
         off = self.gamma(RESCALING * scores.shape[-1] + OTHERS)
         return Computed(weights, off * weights_off), self.rounded(Computed(d_scores, (off + self.u) * d_scores_off))
 
@@ -294,53 +294,55 @@ class Analysis:
         d_scores = self.weights_backward(output, d_weights, self.mean_of(output, d_weights), moves)
         return weights.forward, weights.logsumexp, d_scores
 
-    def moving_softmax(
-        self, scores: Computed, visible: Array, d_output: Computed, moved_scores: Computed
+    def softmax_tangent(
+        self, scores: Computed, visible: Array, d_output: Computed, scores_tangent: Computed
     ) -> tuple[Computed, Computed]:
-        """How the weights of each row, and the gradient of the scores, move with the scores."""
+        """The tangents of the weights of each row and of the gradient of the scores, from that of the scores."""
         weights = self.weights(self.map(scores, lambda x: np.where(visible, x, 0)), visible)
         output, moves = self.rounded(weights.forward), weights.moves
-        d_weights, moved_scores = (self.map(x, lambda a: np.where(moves, a, 0)) for x in (d_output, moved_scores))
-        moved_weights = self.moving_weights(output, moved_scores, moves)
+        d_weights, scores_tangent = (self.map(x, lambda a: np.where(moves, a, 0)) for x in (d_output, scores_tangent))
+        weights_tangent = self.weights_tangent(output, scores_tangent, moves)
         nothing = exact(np.zeros_like(d_weights.value))
-        given = output, d_weights, self.mean_of(output, d_weights), moves, moved_scores, moved_weights, nothing
-        return moved_weights, self.moving_weights_backward(*given)
+        operands = output, d_weights, self.mean_of(output, d_weights), moves, scores_tangent, weights_tangent, nothing
+        return weights_tangent, self.weights_backward_tangent(*operands)
 
-    def moving_weights(self, weights: Computed, moved_scores: Computed, moves: Array) -> Computed:
-        """How the weights move: as the gradient of scores, for the Jacobian of softmax is symmetric."""
-        return self.weights_backward(weights, moved_scores, self.mean_of(weights, moved_scores), moves)
+    def weights_tangent(self, weights: Computed, scores_tangent: Computed, moves: Array) -> Computed:
+        """The tangent of the weights: as the gradient of scores, for the Jacobian of softmax is symmetric."""
+        return self.weights_backward(weights, scores_tangent, self.mean_of(weights, scores_tangent), moves)
 
-    def moving_weights_backward(
+    def weights_backward_tangent(
         self,
         weights: Computed,
         d_weights: Computed,
         mean: Computed,
         moves: Array,
-        moved_scores: Computed,
-        moved_weights: Computed,
-        moved_d_weights: Computed,
-        *moved_means: Computed,
+        scores_tangent: Computed,
+        weights_tangent: Computed,
+        d_weights_tangent: Computed,
+        *mean_tangents: Computed,
     ) -> Computed:
-        """How the gradient of the scores moves, computed forward over backward or backward twice.
+        """The tangent of the gradient of the scores, computed forward over backward or backward twice.
 
-        How the mean of `d_weights` moves, (..., n, 1), may come from what is here, or be one of `moved_means`.
+        How the mean of `d_weights` moves, (..., n, 1), may come from what is here, or be one of `mean_tangents`.
         """
-        above, mean_score = self.minus(d_weights, mean), self.mean_of(weights, moved_scores)
-        moved_above = self.minus(moved_scores, mean_score)
-        product = self.plus(self.times(moved_above, above), moved_d_weights)
-        by_weights = self.plus(self.times(moved_weights, d_weights), self.times(weights, moved_d_weights))
-        moved_mean = self.either(
-            self.mean_of(weights, product), self.summed(by_weights, axis=-1)[..., None], *moved_means
+        above, mean_score = self.minus(d_weights, mean), self.mean_of(weights, scores_tangent)
+        above_tangent = self.minus(scores_tangent, mean_score)
+        product = self.plus(self.times(above_tangent, above), d_weights_tangent)
+        by_weights = self.plus(self.times(weights_tangent, d_weights), self.times(weights, d_weights_tangent))
+        mean_tangent = self.either(
+            self.mean_of(weights, product), self.summed(by_weights, axis=-1)[..., None], *mean_tangents
         )
         # Backward twice, the weights have a gradient of their own and one through the mean of d_weights.
-        whole = self.minus(self.times(moved_scores, above), self.times(mean_score, d_weights))
-        whole = self.plus(whole, moved_d_weights)
-        moved_d_scores = self.either(
-            self.times(weights, self.minus(product, moved_mean)),
-            self.plus(self.times(moved_weights, above), self.times(weights, self.minus(moved_d_weights, moved_mean))),
+        whole = self.minus(self.times(scores_tangent, above), self.times(mean_score, d_weights))
+        whole = self.plus(whole, d_weights_tangent)
+        d_scores_tangent = self.either(
+            self.times(weights, self.minus(product, mean_tangent)),
+            self.plus(
+                self.times(weights_tangent, above), self.times(weights, self.minus(d_weights_tangent, mean_tangent))
+            ),
             self.times(weights, self.minus(whole, self.mean_of(weights, whole))),
         )
-        return self.rounded(self.map(moved_d_scores, lambda x: np.where(moves, x, 0)))
+        return self.rounded(self.map(d_scores_tangent, lambda x: np.where(moves, x, 0)))
 
     def mean_of(self, weights: Computed, x: Computed) -> Computed:
         """The weighted mean of each row, (..., n, 1)."""
@@ -411,38 +413,47 @@ class Analysis:
         return self.map(d_weights, lambda x: np.where(flows, x, 0))
 
     def d_value(self, at: Attended, weights: Computed, d_output: Computed) -> Computed:
-        """The gradient of the values, of `weights` or of how they move."""
+        """The gradient of the values, of `weights` or of their tangent."""
         flowing = self.map(weights, lambda x: np.where(at.live, x, 0))
         return self.product(flowing.swapaxes(-1, -2), d_output, d_output.shape[-2] + FUNCTION)
 
-    def moving_attend(
+    def attend_tangent(
         self,
         scores: Computed,
         visible: Array,
         value: Computed,
         d_output: Computed,
-        moved_scores: Computed,
-        moved_value: Computed,
-    ) -> Moving:
-        """How the results of :meth:`attend` move with the scores and the values."""
+        scores_tangent: Computed,
+        value_tangent: Computed,
+    ) -> Tangents:
+        """The tangents of the results of :meth:`attend`, from those of the scores and the values."""
         at = self.attended(scores, visible, value, d_output)
         terms = RESCALING * scores.shape[-1] + OTHERS
-        moved_scores = self.map(moved_scores, lambda x: np.where(at.weights.moves, x, 0))
-        moved_weights = self.moving_weights(at.again, moved_scores, at.weights.moves)
+        scores_tangent = self.map(scores_tangent, lambda x: np.where(at.weights.moves, x, 0))
+        weights_tangent = self.weights_tangent(at.again, scores_tangent, at.weights.moves)
         # The mean of the scores' movement is taken from them, or, as in kernels of one pass, from the output they make.
-        weighted = self.rounded(self.times(at.again, moved_scores))
+        weighted = self.rounded(self.times(at.again, scores_tangent))
         of_weights = self.either(
-            self.product(moved_weights, value, terms),
+            self.product(weights_tangent, value, terms),
             self.minus(
                 self.product(weighted, value, terms),
-                self.times(self.mean_of(at.again, moved_scores), self.rounded(at.output)),
+                self.times(self.mean_of(at.again, scores_tangent), self.rounded(at.output)),
             ),
         )
-        output = self.plus(self.rounded(of_weights), self.rounded(self.product(at.again, moved_value, terms)))
-        moved_d_weights = self.d_weights(d_output, moved_value, at.live & at.weights.takes_part)
+        output = self.plus(self.rounded(of_weights), self.rounded(self.product(at.again, value_tangent, terms)))
+        d_weights_tangent = self.d_weights(d_output, value_tangent, at.live & at.weights.takes_part)
         by_output = self.mean_of(d_output, self.rounded(output))
-        given = at.again, at.d_weights, at.mean, at.moves, moved_scores, moved_weights, moved_d_weights, by_output
-        return Moving(output, self.moving_weights_backward(*given), self.d_value(at, moved_weights, d_output))
+        operands = (
+            at.again,
+            at.d_weights,
+            at.mean,
+            at.moves,
+            scores_tangent,
+            weights_tangent,
+            d_weights_tangent,
+            by_output,
+        )
+        return Tangents(output, self.weights_backward_tangent(*operands), self.d_value(at, weights_tangent, d_output))
 
 
 class _Floats:

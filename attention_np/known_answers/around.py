@@ -51,12 +51,12 @@ def _linear(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) 
     output = rules.map(product, lambda a: a.reshape(d_output.shape))
     d_x = rules.product(d_rows, w.swapaxes(-1, -2), w.shape[-1] + ROUNDINGS)
     d_w = rules.product(rows.swapaxes(-1, -2), d_rows, rows.shape[-2] + ROUNDINGS)
-    found = {
+    answers = {
         "output": output if b is None else rules.plus(output, b),
         "d_x": rules.map(rules.sum_to(d_x, rows.shape), lambda a: a.reshape(x.shape)),
         "d_w": rules.sum_to(d_w, w.shape),
     }
-    return found | ({} if b is None else {"d_b": rules.sum_to(d_output, b.shape)})
+    return answers | ({} if b is None else {"d_b": rules.sum_to(d_output, b.shape)})
 
 
 def _activation(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
@@ -65,7 +65,7 @@ def _activation(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
 
 
 def _short_conv(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
-    x, w, d_output, b, given = (
+    x, w, d_output, b, initial_state = (
         inputs["x"],
         inputs["w"],
         inputs["d_output"],
@@ -76,13 +76,15 @@ def _short_conv(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     x = rules.map(x, lambda a: np.broadcast_to(a, d_output.shape))
     numbers = np.array(options.get("segments", [0] * n))
     whole = (*leading, width - 1, d)
-    before = rules.zeros(whole) if given is None else rules.map(given, lambda a: np.broadcast_to(a, whole))
+    before = (
+        rules.zeros(whole) if initial_state is None else rules.map(initial_state, lambda a: np.broadcast_to(a, whole))
+    )
     tokens = rules.joined([before, x])  # what stands at place p is token p - width + 1
 
     def reaches(p: int, t: int) -> bool:
         """Whether token t sees what stands at place p: no segment begins between them."""
         first = p - (width - 1)
-        return (numbers[max(first, 0) : t + 1] == numbers[t]).all() and (first >= 0 or given is not None)
+        return (numbers[max(first, 0) : t + 1] == numbers[t]).all() and (first >= 0 or initial_state is not None)
 
     output, d_tokens, d_w = rules.zeros(x.shape), rules.zeros(tokens.shape), []
     for tap in range(width):
@@ -93,20 +95,22 @@ def _short_conv(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
         d_w.append(rules.sum_to(rules.times(arrives, seen), (1, d)))
         parts = [rules.zeros((*leading, tap, d)), rules.times(arrives, w[tap])]
         d_tokens = rules.plus(d_tokens, rules.joined([*parts, rules.zeros((*leading, width - 1 - tap, d))]))
-    kept = np.array([reaches(p, n - 1) if n else given is not None for p in range(n, n + width - 1)], np.bool_)[:, None]
+    kept = np.array([reaches(p, n - 1) if n else initial_state is not None for p in range(n, n + width - 1)], np.bool_)[
+        :, None
+    ]
     behind = rules.where(kept, inputs["d_final_state"])
     d_tokens = rules.plus(d_tokens, rules.joined([rules.zeros((*leading, n, d)), behind]))
-    found = {
+    answers = {
         "output": output if b is None else rules.plus(output, b),
         "final_state": rules.where(kept, rules.map(tokens, lambda a: a[..., n:, :])),
         "d_x": rules.sum_to(rules.map(d_tokens, lambda a: a[..., width - 1 :, :]), inputs["x"].shape),
         "d_w": rules.joined(d_w),
     }
-    found |= {} if b is None else {"d_b": rules.sum_to(d_output, b.shape)}
-    if given is None:
-        return found
+    answers |= {} if b is None else {"d_b": rules.sum_to(d_output, b.shape)}
+    if initial_state is None:
+        return answers
     d_before = rules.map(d_tokens, lambda a: a[..., : width - 1, :])
-    return found | {"d_initial_state": rules.sum_to(d_before, given.shape)}
+    return answers | {"d_initial_state": rules.sum_to(d_before, initial_state.shape)}
 
 
 def _cross_entropy(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
@@ -159,12 +163,12 @@ def _pooling(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options)
     of_each = rules.map(scores.swapaxes(-1, -2), lambda a: np.broadcast_to(a, d_weights.shape))
     weights, _, d_scores = rules.softmax(of_each, np.ones(d_weights.shape, np.bool_), d_weights)
     weights, d_scores = weights.swapaxes(-1, -2), d_scores.swapaxes(-1, -2)
-    found = {
+    answers = {
         "output": rules.summed(rules.times(weights, held), -2),
         "d_x": from_windows(rules.times(weights, d_rows), x.shape),
         "d_gate": from_windows(d_scores, gate.shape),
     }
-    return found | ({} if b is None else {"d_b": rules.sum_to(d_scores, b.shape)})
+    return answers | ({} if b is None else {"d_b": rules.sum_to(d_scores, b.shape)})
 
 
 def _deformable(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
@@ -196,8 +200,8 @@ def _deformable(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
         across = of_level.swapaxes(-1, -2)
         agreement = rules.product(of_queries, across, d_output.shape[-1] + ROUNDINGS)  # (..., n, 1, pixels)
         d_weights.append(rules.summed(rules.times(near, agreement), -1))
-        for found, by in ((d_x, by_x), (d_y, by_y)):
-            found.append(rules.summed(rules.times(share, rules.times(by, agreement)), -1))
+        for terms, by in ((d_x, by_x), (d_y, by_y)):
+            terms.append(rules.summed(rules.times(share, rules.times(by, agreement)), -1))
         parts = rules.map(rules.times(share, near), lambda a: a.reshape(*a.shape[:-3], n * points, a.shape[-1]))
         each = rules.map(of_queries, lambda a: np.repeat(a, points, axis=-2).reshape(*a.shape[:-3], n * points, -1))
         d_value.append(rules.product(parts.swapaxes(-1, -2), each, n * points + ROUNDINGS))

@@ -28,8 +28,8 @@ class Head(NamedTuple):
     d_value: Numbers  # (..., m, d_v)
 
 
-class Moving(NamedTuple):
-    """How what attention computes moves with the scores and the values."""
+class Tangents(NamedTuple):
+    """The tangents of what attention computes, from those of the scores and the values."""
 
     output: Numbers  # (..., n, d_v)
     d_scores: Numbers  # (..., n, m)
@@ -42,12 +42,12 @@ def _softmax(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options)
     d_output = rules.map(inputs["d_output"], lambda x: np.moveaxis(x, axis, -1))
     scores = rules.map(scores, lambda x: np.moveaxis(x, axis, -1))
     output, logsumexp, d_scores = rules.softmax(scores, np.moveaxis(visible, axis, -1), d_output)
-    found = {"output": output, "d_scores": d_scores}
+    answers = {"output": output, "d_scores": d_scores}
     if "v_scores" in inputs:
-        along = rules.map(inputs["v_scores"], lambda x: np.moveaxis(x, axis, -1))
-        moving = rules.moving_softmax(scores, np.moveaxis(visible, axis, -1), d_output, along)
-        found |= dict(zip(("d_d_output", "hvp_scores"), moving, strict=True))
-    return {name: rules.map(x, lambda a: np.moveaxis(a, -1, axis)) for name, x in found.items()} | {
+        v_scores = rules.map(inputs["v_scores"], lambda x: np.moveaxis(x, axis, -1))
+        tangents = rules.softmax_tangent(scores, np.moveaxis(visible, axis, -1), d_output, v_scores)
+        answers |= dict(zip(("d_d_output", "hvp_scores"), tangents, strict=True))
+    return {name: rules.map(x, lambda a: np.moveaxis(a, -1, axis)) for name, x in answers.items()} | {
         "logsumexp": logsumexp
     }
 
@@ -68,7 +68,7 @@ def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Opti
         slope = rules.tanh_slope(rules.tanh(rules.over(uncapped, softcap)))
         d_products = rules.rounded(rules.times(d_products, slope))
     scaled = rules.times(d_products, scale)
-    found = {
+    answers = {
         "output": head.output,
         "logsumexp": head.logsumexp,
         "d_query": rules.product(scaled, key, m + SCALING),
@@ -77,18 +77,20 @@ def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Opti
     }
     if "scale" in inputs:
         d_scaled = rules.rounded(rules.product(d_products, key, m + SCALING))
-        found["d_scale"] = rules.summed(rules.rounded(rules.times(d_scaled, query)), -1)  # (..., n)
+        answers["d_scale"] = rules.summed(rules.rounded(rules.times(d_scaled, query)), -1)  # (..., n)
     for one in by_position:
         for name, x in one.backward(head.d_scores).items():  # some are of queries, keys and scales, too
-            found[name] = rules.plus(rules.rounded(found[name]), rules.rounded(x)) if name in found else x
-    found["d_query"], found["d_key"] = (rules.sum_to(found[f"d_{x}"], inputs[x].shape) for x in ("query", "key"))
+            answers[name] = rules.plus(rules.rounded(answers[name]), rules.rounded(x)) if name in answers else x
+    answers["d_query"], answers["d_key"] = (rules.sum_to(answers[f"d_{x}"], inputs[x].shape) for x in ("query", "key"))
     if "scale" in inputs:
-        found["d_scale"] = rules.sum_to(found["d_scale"][..., None], inputs["scale"].shape)
+        answers["d_scale"] = rules.sum_to(answers["d_scale"][..., None], inputs["scale"].shape)
     if "bias" in inputs:
-        found["d_bias"] = rules.sum_to(head.d_scores, inputs["bias"].shape)
+        answers["d_bias"] = rules.sum_to(head.d_scores, inputs["bias"].shape)
     if d_sink is not None:
-        found["d_sink"] = d_sink
-    return found | (_moving_dot_product(rules, inputs, scale, visible, scores, scaled) if "v_query" in inputs else {})
+        answers["d_sink"] = d_sink
+    return answers | (
+        _dot_product_tangents(rules, inputs, scale, visible, scores, scaled) if "v_query" in inputs else {}
+    )
 
 
 def _visible(inputs: Mapping[str, Numbers], options: Options, n: int, m: int) -> Array:
@@ -121,40 +123,40 @@ def _attend(
     return head._replace(d_scores=d_scores, d_value=d_value), d_sink
 
 
-def _moving_dot_product(
+def _dot_product_tangents(
     rules: Arithmetic, inputs: Mapping[str, Numbers], scale: Numbers, visible: Array, scores: Numbers, scaled: Numbers
 ) -> dict[str, Numbers]:
-    """Each line of :func:`_dot_product` moves along the tangents; `scaled` is the gradient of its products."""
+    """The tangent of each line of :func:`_dot_product`; `scaled` is the gradient of its products."""
     query, key, value, v_query, v_key = (inputs[name] for name in ("query", "key", "value", "v_query", "v_key"))
-    moved_scores = rules.plus(
+    scores_tangent = rules.plus(
         rules.scores(v_query, key, scale, None, visible),
         rules.scores(query, v_key, scale, inputs.get("v_bias"), visible),
     )
-    moving = rules.moving_attend(
-        scores, visible, value, inputs["d_output"], rules.rounded(moved_scores), inputs["v_value"]
+    tangents = rules.attend_tangent(
+        scores, visible, value, inputs["d_output"], rules.rounded(scores_tangent), inputs["v_value"]
     )
     if "v_d_output" in inputs:  # as that of heads does, and gradients are linear in it
         by_output = rules.attend(scores, visible, value, inputs["v_d_output"])
         d_scores, d_value = (
             rules.rounded(rules.plus(rules.rounded(one), rules.rounded(other)))
-            for one, other in ((moving.d_scores, by_output.d_scores), (moving.d_value, by_output.d_value))
+            for one, other in ((tangents.d_scores, by_output.d_scores), (tangents.d_value, by_output.d_value))
         )
-        moving = moving._replace(d_scores=d_scores, d_value=d_value)
+        tangents = tangents._replace(d_scores=d_scores, d_value=d_value)
 
-    def moved_product(moved: Numbers, x: Numbers, d_products: Numbers, v_x: Numbers) -> Numbers:
-        terms = (rules.product(a, b, x.shape[-2] + SCALING) for a, b in ((moved, x), (d_products, v_x)))
+    def product_tangent(d_products_tangent: Numbers, x: Numbers, d_products: Numbers, v_x: Numbers) -> Numbers:
+        terms = (rules.product(a, b, x.shape[-2] + SCALING) for a, b in ((d_products_tangent, x), (d_products, v_x)))
         return rules.plus(*map(rules.rounded, terms))
 
-    moved = rules.times(moving.d_scores, scale)
-    of_query = moved_product(moved, key, scaled, v_key)
-    of_key = moved_product(moved.swapaxes(-1, -2), query, scaled.swapaxes(-1, -2), v_query)
-    found = {
-        "d_d_output": moving.output,
+    d_products_tangent = rules.times(tangents.d_scores, scale)
+    of_query = product_tangent(d_products_tangent, key, scaled, v_key)
+    of_key = product_tangent(d_products_tangent.swapaxes(-1, -2), query, scaled.swapaxes(-1, -2), v_query)
+    answers = {
+        "d_d_output": tangents.output,
         "hvp_query": rules.sum_to(of_query, query.shape),
         "hvp_key": rules.sum_to(of_key, key.shape),
-        "hvp_value": rules.sum_to(moving.d_value, value.shape),
+        "hvp_value": rules.sum_to(tangents.d_value, value.shape),
     }
-    return found | ({"hvp_bias": rules.sum_to(moving.d_scores, inputs["bias"].shape)} if "bias" in inputs else {})
+    return answers | ({"hvp_bias": rules.sum_to(tangents.d_scores, inputs["bias"].shape)} if "bias" in inputs else {})
 
 
 def _additive(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
@@ -174,7 +176,7 @@ def _additive(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options
     d_keys = rules.rounded(rules.sum_to(rules.summed(d_added, -3), keys.shape))
     d_query, d_w_query, _ = rules.linear_backward(d_queries, query, inputs["w_query"])
     d_key, d_w_key, d_b = rules.linear_backward(d_keys, key, inputs["w_key"])
-    found = {
+    answers = {
         "output": head.output,
         "logsumexp": head.logsumexp,
         "d_query": d_query,
@@ -184,66 +186,70 @@ def _additive(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options
         "d_w_key": d_w_key,
         "d_w_score": rules.sum_to(rules.times(by_pair, hidden), w_score.shape),
     }
-    found |= {"d_b": d_b} if "b" in inputs else {}
+    answers |= {"d_b": d_b} if "b" in inputs else {}
     if "v_query" not in inputs:
-        return found
-    return found | _moving_additive(rules, inputs, (hidden, scores), (by_pair, d_hidden, d_queries, d_keys))
+        return answers
+    return answers | _additive_tangents(rules, inputs, (hidden, scores), (by_pair, d_hidden, d_queries, d_keys))
 
 
-def _moving_additive(
+def _additive_tangents(
     rules: Arithmetic, inputs: Mapping[str, Numbers], forward: tuple[Numbers, ...], backward: tuple[Numbers, ...]
 ) -> dict[str, Numbers]:
-    """Each line of :func:`_additive`, some results of which are given, moves along the tangents."""
+    """The tangent of each line of :func:`_additive`, with some of its results."""
     v, (hidden, scores), (by_pair, d_hidden, d_queries, d_keys) = _tangents(inputs), forward, backward
     query, key, value, w_query, w_key, w_score = (
         inputs[x] for x in ("query", "key", "value", "w_query", "w_key", "w_score")
     )
-    moved_queries = rules.plus(rules.linear(v["query"], w_query), rules.linear(query, v["w_query"]))
-    moved_keys = rules.plus(rules.linear(v["key"], w_key, v.get("b")), rules.linear(key, v["w_key"]))
-    moved_queries, moved_keys = rules.rounded(moved_queries), rules.rounded(moved_keys)
+    queries_tangent = rules.plus(rules.linear(v["query"], w_query), rules.linear(query, v["w_query"]))
+    keys_tangent = rules.plus(rules.linear(v["key"], w_key, v.get("b")), rules.linear(key, v["w_key"]))
+    queries_tangent, keys_tangent = rules.rounded(queries_tangent), rules.rounded(keys_tangent)
     slope = rules.tanh_slope(hidden)
-    moved_added = rules.rounded(rules.plus(moved_queries[..., :, None, :], moved_keys[..., None, :, :]))
-    moved_hidden = rules.rounded(rules.times(moved_added, slope))
+    added_tangent = rules.rounded(rules.plus(queries_tangent[..., :, None, :], keys_tangent[..., None, :, :]))
+    hidden_tangent = rules.rounded(rules.times(added_tangent, slope))
     terms = len(w_score) + 1
-    of_hidden = rules.product(moved_hidden, w_score[:, None], terms)[..., 0]
-    moved_scores = rules.plus(of_hidden, rules.product(hidden, v["w_score"][:, None], terms)[..., 0])
-    moving = rules.moving_attend(
-        scores, inputs.get("mask", np.True_), value, inputs["d_output"], rules.rounded(moved_scores), v["value"]
+    of_hidden = rules.product(hidden_tangent, w_score[:, None], terms)[..., 0]
+    scores_tangent = rules.plus(of_hidden, rules.product(hidden, v["w_score"][:, None], terms)[..., 0])
+    tangents = rules.attend_tangent(
+        scores, inputs.get("mask", np.True_), value, inputs["d_output"], rules.rounded(scores_tangent), v["value"]
     )
 
-    moved_by_pair = rules.rounded(rules.sum_to(moving.d_scores, scores.shape))[..., None]
-    moved_d_hidden = rules.rounded(rules.plus(rules.times(moved_by_pair, w_score), rules.times(by_pair, v["w_score"])))
-    twice = rules.times(rules.rounded(rules.times(moved_hidden, hidden)), rules.number(2))
+    by_pair_tangent = rules.rounded(rules.sum_to(tangents.d_scores, scores.shape))[..., None]
+    d_hidden_tangent = rules.rounded(
+        rules.plus(rules.times(by_pair_tangent, w_score), rules.times(by_pair, v["w_score"]))
+    )
+    twice = rules.times(rules.rounded(rules.times(hidden_tangent, hidden)), rules.number(2))
     less = rules.rounded(rules.times(d_hidden, twice))
-    moved_d_added = rules.rounded(rules.minus(rules.rounded(rules.times(moved_d_hidden, slope)), less))
-    moved_d_queries = rules.rounded(rules.sum_to(rules.summed(moved_d_added, -2), d_queries.shape))
-    moved_d_keys = rules.rounded(rules.sum_to(rules.summed(moved_d_added, -3), d_keys.shape))
-    of_query = _moving_linear(rules, moved_d_queries, d_queries, (query, w_query), (v["query"], v["w_query"]))
-    of_key = _moving_linear(rules, moved_d_keys, d_keys, (key, w_key), (v["key"], v["w_key"]))
-    of_score = rules.plus(rules.times(moved_by_pair, hidden), rules.times(by_pair, moved_hidden))
-    found = {
-        "d_d_output": moving.output,
+    d_added_tangent = rules.rounded(rules.minus(rules.rounded(rules.times(d_hidden_tangent, slope)), less))
+    d_queries_tangent = rules.rounded(rules.sum_to(rules.summed(d_added_tangent, -2), d_queries.shape))
+    d_keys_tangent = rules.rounded(rules.sum_to(rules.summed(d_added_tangent, -3), d_keys.shape))
+    of_query = _linear_gradient_tangents(
+        rules, d_queries_tangent, d_queries, (query, w_query), (v["query"], v["w_query"])
+    )
+    of_key = _linear_gradient_tangents(rules, d_keys_tangent, d_keys, (key, w_key), (v["key"], v["w_key"]))
+    of_score = rules.plus(rules.times(by_pair_tangent, hidden), rules.times(by_pair, hidden_tangent))
+    answers = {
+        "d_d_output": tangents.output,
         "hvp_query": of_query[0],
         "hvp_key": of_key[0],
-        "hvp_value": rules.sum_to(moving.d_value, value.shape),
+        "hvp_value": rules.sum_to(tangents.d_value, value.shape),
         "hvp_w_query": of_query[1],
         "hvp_w_key": of_key[1],
         "hvp_w_score": rules.sum_to(rules.rounded(of_score), w_score.shape),
     }
-    return found | ({"hvp_b": of_key[2]} if "b" in inputs else {})
+    return answers | ({"hvp_b": of_key[2]} if "b" in inputs else {})
 
 
 def _tangents(inputs: Mapping[str, Numbers]) -> dict[str, Numbers]:
     return {name.removeprefix("v_"): x for name, x in inputs.items() if name.startswith("v_")}
 
 
-def _moving_linear(
-    rules: Arithmetic, moved_d_y: Numbers, d_y: Numbers, given: tuple[Numbers, Numbers], v: tuple[Numbers, Numbers]
+def _linear_gradient_tangents(
+    rules: Arithmetic, d_y_tangent: Numbers, d_y: Numbers, factors: tuple[Numbers, Numbers], v: tuple[Numbers, Numbers]
 ) -> tuple[Numbers, ...]:
-    """How the gradients of ``x @ w + b`` move, with d_y, x and w."""
-    by_d_y, by_given = rules.linear_backward(moved_d_y, *given), rules.linear_backward(d_y, *v)
+    """The tangents of the gradients of ``x @ w + b``, from those of d_y, x and w."""
+    by_d_y, by_factors = rules.linear_backward(d_y_tangent, *factors), rules.linear_backward(d_y, *v)
     return *(
-        rules.plus(rules.rounded(a), rules.rounded(b)) for a, b in zip(by_d_y[:2], by_given[:2], strict=True)
+        rules.plus(rules.rounded(a), rules.rounded(b)) for a, b in zip(by_d_y[:2], by_factors[:2], strict=True)
     ), by_d_y[2]
 
 
@@ -254,7 +260,7 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     projected["d_output"] = rules.product(inputs["d_output"], w_output.swapaxes(0, 1), w_output.shape[1] + 1)
     v = _tangents(inputs)  # in cases without norms and rotary positions
     if v:
-        projected |= {f"v_{x}": _moved_linear(rules, inputs, v, x, inputs[x], v[x]) for x in names}
+        projected |= {f"v_{x}": _linear_tangent(rules, inputs, v, x, inputs[x], v[x]) for x in names}
         across = v["w_output"].swapaxes(0, 1)
         projected["v_d_output"] = rules.product(inputs["d_output"], across, w_output.shape[1] + 1)
     few = options.get("num_kv_heads", heads)  # each of which serves so many heads of queries that follow one another
@@ -264,21 +270,21 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     for x in ("query", "key"):
         of_own[x], takes_back[x] = _prepared(rules, x, of_own[x], inputs, options)
     of_heads = {x: rules.map(y, lambda a, x=x: np.repeat(a, heads // split[x], axis=-3)) for x, y in of_own.items()}
-    given = {x: inputs[x] for x in ("mask", "bias", "sink", *BIASES, "index") if x in inputs}
-    found = _dot_product(rules, given | of_heads, options)
+    shared = {x: inputs[x] for x in ("mask", "bias", "sink", *BIASES, "index") if x in inputs}
+    attention = _dot_product(rules, shared | of_heads, options)
 
-    combined = rules.map(rules.rounded(found["output"]), _combine)
-    answers = {"output": rules.linear(combined, w_output, inputs.get("b_output")), "logsumexp": found["logsumexp"]}
+    combined = rules.map(rules.rounded(attention["output"]), _combine)
+    answers = {"output": rules.linear(combined, w_output, inputs.get("b_output")), "logsumexp": attention["logsumexp"]}
     _, d_w_output, d_b_output = rules.linear_backward(inputs["d_output"], combined, w_output)
     gradients = {"d_w_output": d_w_output, "d_b_output": d_b_output}
-    gradients |= {name: found[name] for name in (f"d_{x}" for x in given) if name in found}
+    gradients |= {name: attention[name] for name in (f"d_{x}" for x in shared) if name in attention}
     if v:
-        moved_combined = rules.map(rules.rounded(found["d_d_output"]), _combine)
-        answers["d_d_output"] = _moved_linear(rules, inputs, v, "output", combined, moved_combined)
-        gradients["hvp_w_output"] = rules.linear_backward(inputs["d_output"], moved_combined, w_output)[1]
+        combined_tangent = rules.map(rules.rounded(attention["d_d_output"]), _combine)
+        answers["d_d_output"] = _linear_tangent(rules, inputs, v, "output", combined, combined_tangent)
+        gradients["hvp_w_output"] = rules.linear_backward(inputs["d_output"], combined_tangent, w_output)[1]
         gradients["hvp_b_output"] = rules.zeros(d_b_output.shape)  # it shifts the output, which no gradient sees
     for x in names:
-        d_own = _summed_over_groups(rules, found[f"d_{x}"], of_own[x].shape)
+        d_own = _summed_over_groups(rules, attention[f"d_{x}"], of_own[x].shape)
         if x in takes_back:
             d_own, of_gain = takes_back[x](rules.rounded(d_own))
             gradients |= of_gain
@@ -286,18 +292,25 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
         backward = rules.linear_backward(d_projected, inputs[x], inputs[f"w_{x}"])
         gradients |= dict(zip((f"d_{x}", f"d_w_{x}", f"d_b_{x}"), backward, strict=True))
         if v:
-            moved_own = _summed_over_groups(rules, found[f"hvp_{x}"], of_own[x].shape)
-            moved = rules.map(rules.rounded(moved_own), _combine)
-            products = _moving_linear(rules, moved, d_projected, (inputs[x], inputs[f"w_{x}"]), (v[x], v[f"w_{x}"]))
+            own_tangent = _summed_over_groups(rules, attention[f"hvp_{x}"], of_own[x].shape)
+            d_projected_tangent = rules.map(rules.rounded(own_tangent), _combine)
+            products = _linear_gradient_tangents(
+                rules, d_projected_tangent, d_projected, (inputs[x], inputs[f"w_{x}"]), (v[x], v[f"w_{x}"])
+            )
             gradients |= dict(zip((f"hvp_{x}", f"hvp_w_{x}", f"hvp_b_{x}"), products, strict=True))
     return answers | {name: gradients[name] for name in sorted(gradients) if name.partition("_")[2] in inputs}
 
 
-def _moved_linear(
-    rules: Arithmetic, inputs: Mapping[str, Numbers], v: Mapping[str, Numbers], name: str, x: Numbers, moved_x: Numbers
+def _linear_tangent(
+    rules: Arithmetic,
+    inputs: Mapping[str, Numbers],
+    v: Mapping[str, Numbers],
+    name: str,
+    x: Numbers,
+    x_tangent: Numbers,
 ) -> Numbers:
-    """How the projection called `name` moves, with `x` and its parameters."""
-    of_x = rules.linear(moved_x, inputs[f"w_{name}"], v.get(f"b_{name}"))
+    """The tangent of the projection called `name`, from those of `x` and of its parameters."""
+    of_x = rules.linear(x_tangent, inputs[f"w_{name}"], v.get(f"b_{name}"))
     return rules.plus(rules.rounded(of_x), rules.rounded(rules.linear(x, v[f"w_{name}"])))
 
 
@@ -328,12 +341,12 @@ def _prepared(
         back.append(backward)
 
     def take_back(d_x: Numbers) -> tuple[Numbers, dict[str, Numbers]]:
-        found: dict[str, Numbers] = {}
+        gains: dict[str, Numbers] = {}
         for backward in reversed(back):
             d_x, d_gain = backward(d_x)
             d_x = rules.rounded(d_x)
-            found |= {} if d_gain is None else {f"d_{name}_gain": d_gain}
-        return d_x, found
+            gains |= {} if d_gain is None else {f"d_{name}_gain": d_gain}
+        return d_x, gains
 
     return x, take_back
 
@@ -376,7 +389,7 @@ def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options:
         outputs.append(rules.times(read, scale))
         steps.append((now, decay, before, decayed, missing, written, said, state))
 
-    found: dict[str, list[Numbers]] = {name: [] for name in (*names, "bonus")}
+    gradients: dict[str, list[Numbers]] = {name: [] for name in (*names, "bonus")}
     d_state = inputs["d_final_state"]
     for t in reversed(range(n)):
         now, decay, before, decayed, missing, written, said, behind = steps[t]
@@ -390,7 +403,7 @@ def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options:
         d_key = rules.product(d_state, written.swapaxes(-1, -2), d_v + n).swapaxes(-1, -2)  # (..., 1, d_k)
         d_value = d_written
         if "beta" in now:
-            found["beta"].append(rules.summed(rules.times(d_written, missing), -1)[..., None])
+            gradients["beta"].append(rules.summed(rules.times(d_written, missing), -1)[..., None])
             d_value = rules.times(d_written, now["beta"])
             d_key = rules.minus(d_key, rules.product(d_value, decayed.swapaxes(-1, -2), d_v + n))
             less = rules.product(d_value.swapaxes(-1, -2), now["key"], n).swapaxes(-1, -2)
@@ -399,14 +412,14 @@ def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options:
         if decay is not None:
             of_rows = rules.summed(rules.times(d_state, decayed), -1)  # (..., d_k)
             alike = now["log_decay"].shape[-1] == 1
-            found["log_decay"].append((rules.summed(of_rows, -1)[..., None] if alike else of_rows)[..., None, :])
+            gradients["log_decay"].append((rules.summed(of_rows, -1)[..., None] if alike else of_rows)[..., None, :])
             d_state = rules.times(d_state, decay)
         if d_behind is not None and said is not None:
             d_said = rules.product(d_behind.swapaxes(-1, -2), now["response"].swapaxes(-1, -2), d_k + n).swapaxes(
                 -1, -2
             )
-            found["response"].append(rules.product(d_behind, said.swapaxes(-1, -2), d_v + n).swapaxes(-1, -2))
-            found["probe"].append(rules.product(d_said, before.swapaxes(-1, -2), d_v + n))
+            gradients["response"].append(rules.product(d_behind, said.swapaxes(-1, -2), d_v + n).swapaxes(-1, -2))
+            gradients["probe"].append(rules.product(d_said, before.swapaxes(-1, -2), d_v + n))
             of_probe = rules.product(d_said.swapaxes(-1, -2), now["probe"], n).swapaxes(-1, -2)  # (..., d_k, d_v)
             d_state = rules.plus(d_state, of_probe)
         if bonus is not None:
@@ -415,19 +428,19 @@ def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options:
             d_query = rules.plus(d_query, rules.times(d_own, rules.times(bonus, now["key"])))
             d_key = rules.plus(d_key, rules.times(d_own, rules.times(bonus, now["query"])))
             d_value = rules.plus(d_value, rules.times(rules.times(d_row, own), scale))
-            found["bonus"].append(rules.times(d_own, rules.times(now["query"], now["key"])))
+            gradients["bonus"].append(rules.times(d_own, rules.times(now["query"], now["key"])))
             d_state = rules.plus(d_state, d_source)
-        found["query"].append(d_query)
-        found["key"].append(d_key)
-        found["value"].append(d_value)
+        gradients["query"].append(d_query)
+        gradients["key"].append(d_key)
+        gradients["value"].append(d_value)
 
     answers = {"output": rules.joined(outputs), "final_state": state}
     for name in names:
-        whole = rules.where(seen, rules.joined(found[name][::-1]))
+        whole = rules.where(seen, rules.joined(gradients[name][::-1]))
         whole = whole[..., 0] if name == "beta" else whole
         answers[f"d_{name}"] = rules.sum_to(whole, inputs[name].shape)
     if bonus is not None:
-        total = rules.summed(rules.where(seen, rules.joined(found["bonus"][::-1])), -2)
+        total = rules.summed(rules.where(seen, rules.joined(gradients["bonus"][::-1])), -2)
         answers["d_bonus"] = rules.sum_to(total, inputs["bonus"].shape)
     return answers | ({} if first is None else {"d_initial_state": rules.sum_to(d_state, first.shape)})
 
@@ -440,12 +453,12 @@ def _rms_norm(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options
 
 def _layer_norm(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
     centred = {"x": _less_mean(rules, inputs["x"])}
-    found = _rms_norm(rules, {**inputs, **centred}, {"epsilon": options.get("epsilon", 1e-5)})
-    found["d_x"] = _less_mean(rules, found["d_x"])
+    answers = _rms_norm(rules, {**inputs, **centred}, {"epsilon": options.get("epsilon", 1e-5)})
+    answers["d_x"] = _less_mean(rules, answers["d_x"])
     if "b" in inputs:
         d_b = rules.sum_to(inputs["d_output"], inputs["b"].shape)
-        found |= {"output": rules.plus(found["output"], inputs["b"]), "d_b": d_b}
-    return found
+        answers |= {"output": rules.plus(answers["output"], inputs["b"]), "d_b": d_b}
+    return answers
 
 
 def _less_mean(rules: Arithmetic, x: Numbers) -> Numbers:

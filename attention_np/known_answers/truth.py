@@ -49,22 +49,22 @@ def answers(op: str, inputs: Mapping[str, Array], options: Mapping[str, Any], di
     Examples
     --------
     >>> import numpy as np
-    >>> found = answers("softmax", {"scores": np.zeros(3), "d_output": np.ones(3)}, {})
-    >>> print(MP.nstr(found["output"][0], 45))
+    >>> exact = answers("softmax", {"scores": np.zeros(3), "d_output": np.ones(3)}, {})
+    >>> print(MP.nstr(exact["output"][0], 45))
     0.333333333333333333333333333333333333333333333
     """
     with LOCK, MP.workdps(digits):
         exact = {name: x if x.dtype == np.bool_ else _exact(x) for name, x in inputs.items()}
         arrays = {name: x for name, x in exact.items() if not name.startswith("v_")}
-        found = OPS[op](Exact(), arrays, options)
+        results = OPS[op](Exact(), arrays, options)
         tangents = {name[2:]: exact[name] for name in exact.keys() - arrays.keys()}
-        return found | (_slopes(op, arrays, tangents, options, digits) if tangents else {})
+        return results | (_slopes(op, arrays, tangents, options, digits) if tangents else {})
 
 
 def _slopes(
     op: str, arrays: Mapping[str, Array], tangents: Mapping[str, Array], options: Mapping[str, Any], digits: int
 ) -> dict[str, Array]:
-    """How the output and the gradients move along the tangents: symmetric differences that lose none of the digits."""
+    """The tangents of the output and the gradients: symmetric differences that lose none of the digits."""
     with MP.workdps(3 * digits):
         step = MP.mpf(10) ** -digits  # of the digits it takes one part; the error, its square, is beyond the rest
         ahead, behind = (
@@ -79,7 +79,7 @@ class Exact:
     """Arithmetic of mpmath's numbers, in arrays. An entry of a gradient that is exactly zero takes no part."""
 
     def map(self, x: Array, function: Callable[[Array], Array]) -> Array:
-        """What `function`, which moves entries, makes of them."""
+        """The numbers behind `function`, which only changes their places."""
         return function(x)
 
     def rounded(self, x: Array) -> Array:
@@ -145,8 +145,8 @@ class Exact:
         self, positions: Array, base: float, width: int, scaling: Mapping[str, Any] | None
     ) -> tuple[Array, Array]:
         """Cosine and sine of the angle of each pair at each position, (..., n, width / 2), times the amplitude."""
-        found, _, amplitude = frequencies(base, width, scaling, MP, MP.mpf)
-        angles = positions[..., None] * np.array(found, object)
+        turns, _, amplitude = frequencies(base, width, scaling, MP, MP.mpf)
+        angles = positions[..., None] * np.array(turns, object)
         cos, sin = (
             np.array([amplitude * wave(x) for x in angles.ravel()], object).reshape(angles.shape)
             for wave in (MP.cos, MP.sin)

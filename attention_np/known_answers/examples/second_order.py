@@ -20,9 +20,9 @@ __all__ = ["examples"]
 
 def examples() -> list[Example]:
     """Every case with tangents."""
-    softmax, additive = partial(_moving, of_softmax), partial(_moving, of_additive)
-    case = partial(_moving, of_dot_product, leading=())
-    multi_head = partial(_moving, of_multi_head, n=3, m=4, leading=())
+    softmax, additive = partial(_with_tangents, of_softmax), partial(_with_tangents, of_additive)
+    case = partial(_with_tangents, of_dot_product, leading=())
+    multi_head = partial(_with_tangents, of_multi_head, n=3, m=4, leading=())
     some = np.array([[True, False, True, True, False], [False] * 5, [True] * 5])
     padding = masks.padding(4, 6)
     hidden = ~padding.T  # (6, 1): the padded keys
@@ -93,5 +93,5 @@ def examples() -> list[Example]:
     ]
 
 
-def _moving(make: Callable[..., Example], name: str, description: str, *tags: str, **changes: Any) -> Example:
+def _with_tangents(make: Callable[..., Example], name: str, description: str, *tags: str, **changes: Any) -> Example:
     return with_tangents(make(f"tangents-{name}", description, *tags, **changes))
