@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 from helpers import Array, Patch, each, normal
 
-from attention_np import blockwise, chain, cost, dot_product, linear
+from attention_np import blockwise, chain, cost, dot_product, indexer, latent, linear
 from attention_np._lib.counting import Counted, Tally
 from attention_np.cost import Sizes
 
@@ -282,3 +282,18 @@ def test_a_chain_with_blocks_is_not_counted() -> None:
         cost.chain(layer, {"x": normal(0, 5, 4)})
     with pytest.raises(ValueError, match="has one output, not a tuple"):
         cost.chain(lambda x: (x, x + 1), {"x": normal(0, 5, 4)})
+
+
+@each(("n", "m"), [(1, 64), (5, 7)])
+def test_latent_attention_and_an_indexer_are_counted_as_their_pages_count_them(n: int, m: int) -> None:
+    h, r, d_n, d_r, d_v = 4, 16, 8, 3, 6
+    shapes = {"query": (h, n, d_n), "query_rotary": (h, n, d_r), "latent": (m, r), "key_rotary": (m, d_r)}
+    arrays = {name: np.ones(shape) for name, shape in (shapes | {"w_key": (h, r, d_n), "w_value": (h, r, d_v)}).items()}
+    plain = m * r * (d_n + d_v) + n * m * (d_n + d_r + d_v)  # (latent.35)
+    absorbed = n * r * (d_n + d_v) + n * m * (r + d_r + r)  # (latent.36)
+    for form, multiplications in ((False, plain), (True, absorbed)):
+        found = cost.chain(lambda form=form, **given: chain.apply(latent, **given, absorbed=form), arrays)
+        assert found.forward.product_flops == 2 * h * multiplications
+    given = {"query": np.ones((h, n, d_n)), "key": np.ones((m, d_n)), "weights": np.ones((h, n))}
+    found = cost.chain(lambda **given: chain.apply(indexer, **given), given)
+    assert found.forward.product_flops == 2 * h * n * m * d_n

@@ -58,9 +58,11 @@ class Counted(np.ndarray):
         return self._told(ufunc.__name__, inputs, getattr(ufunc, method)(*map(_plain, inputs), **options))
 
     def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
-        """Count np.where; other functions are made of ufuncs, or move nothing."""
+        """Count np.where; other functions are made of ufuncs, or move nothing, and what they return has the tally."""
         output = super().__array_function__(function, types, inputs, options)
-        return self._told(function.__name__, inputs, output) if function is np.where else output
+        if function is np.where:
+            return self._told(function.__name__, inputs, output)
+        return self.tally.count(output) if isinstance(output, np.ndarray) else output
 
     def argmax(self, *args: Any, **options: Any) -> Any:
         """Count it, which is no ufunc."""
