@@ -37,7 +37,9 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
 
     def value_of(key: str, axes: tuple[str, ...], shape: tuple[int, ...]) -> Array:
         if key == header.cotangent:
-            return loss_gradient(seed, words, shape[-1] if shape[1:] else 1).reshape(shape)
+            width = shape[-1] if shape[1:] else 1
+            rows = words if len(shape) < 3 else numbered(int(np.prod(shape)) // width)
+            return loss_gradient(seed, rows, width).reshape(shape)
         if key == bias:
             return np.where(masks.causal(*shape) if is_causal else True, np.zeros(shape), -np.inf)
         width = shape[-1] if shape[1:] else 1
