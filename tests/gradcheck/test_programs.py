@@ -13,7 +13,7 @@ from attention_np.gradcheck import check
 from .programs import programs
 
 WAYS = ("auto", "central")
-FALSE = pytest.mark.xfail(strict=True, reason="5 or 6 are not, nearly all of them undecidable")
+FALSE = pytest.mark.xfail(strict=True, reason="5 are not, all of them undecidable")
 
 
 def each_of(strategy, count, look):
