@@ -296,7 +296,7 @@
 
   function begin() {
     for (const figure of document.querySelectorAll("figure.moving")) {
-      const still = figure.querySelector("img, object");
+      const still = figure.querySelector("a.enlarge");
       const place = element("div", { class: "moves", role: "group", "aria-label": say("a figure that moves") });
       FIGURES[figure.id.replace("moving-", "")](place);
       if (still) still.replaceWith(place);

@@ -104,7 +104,7 @@ def test_each_figure_that_moves_has_a_still_picture() -> None:
 
 def values(tab: Any, title: str) -> list[float]:
     """The numbers of a group of bars, with all their digits."""
-    shown = tab.locator(f".bars:has(strong:text-is({json.dumps(title)})) output").all()
+    shown = tab.locator(f".bars:has(strong:text-is({json.dumps(title, ensure_ascii=False)})) output").all()
     return [float(output.get_attribute("data-value")) for output in shown]
 
 

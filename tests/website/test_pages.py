@@ -34,8 +34,8 @@ def test_the_build_warns_of_nothing(site: Built) -> None:
 
 
 def test_every_equation_stands_in_its_page_with_its_verdict(soup: Soup, by_id: ById, report: Verification) -> None:
-    for page in read_pages([ROOT / "derivations"]):
-        cards = soup(f"derivations/{Path(page.path).stem}.html").select(".equation")
+    for page in read_pages([ROOT / "derivations", ROOT / "docs" / "course"]):
+        cards = soup(Path(page.path).relative_to(ROOT).with_suffix(".html").as_posix()).select(".equation")
         assert [card["id"] for card in cards] == [equation.tag for equation in page.equations]
     for record in report.records:
         shown = by_id(page_of(record.page))[record.tag].select_one("a.verdict")
@@ -167,9 +167,10 @@ def test_the_mathjax_that_is_shipped_is_that_of_its_authors(site: Built) -> None
     assert hashlib.sha256(shipped).hexdigest() == MATHJAX
 
 
-def test_the_chinese_page_says_that_it_is_chinese_and_the_others_that_they_are_english(site: Built, soup: Soup) -> None:
+def test_chinese_pages_say_that_they_are_chinese_and_the_others_that_they_are_english(site: Built, soup: Soup) -> None:
     spoken = {page: soup(page).html["lang"] for page in site.pages()}
-    assert {page for page, language in spoken.items() if language == "zh-Hans"} == {"README.zh.html"}
+    chinese = {"README.zh.html", *(page for page in spoken if page.startswith("docs/zh/"))}
+    assert {page for page, language in spoken.items() if language == "zh-Hans"} == chinese
     assert set(spoken.values()) == {"en", "zh-Hans"}
 
 

@@ -47,7 +47,8 @@ def search(site: Built, address: str, browser: Any) -> Any:
 @WAYS
 def test_the_question_about_the_sum_leads_to_the_derivations_that_answer_it(way: str, search: Any) -> None:
     for query in ("softmax gradient sum", "why is there a sum over j in the softmax gradient?"):
-        first = search(way, query).links[:5]
+        first = search(way, query).links[:8]
+        assert first[0] == "docs/questions.html#why-is-there-a-sum-in-softmax-s-gradient"
         assert "derivations/softmax.html#backward-a-vector-times-the-jacobian" in first
         assert "derivations/dot_product.html#the-chain-rule-and-why-it-sums-over-l" in first
 
@@ -91,8 +92,27 @@ def test_a_query_has_what_it_asks_for_among_its_first_results(query: str, expect
     assert expected in search("file", query).links[:3]
 
 
-def test_a_chinese_query_leads_to_the_chinese_page(search: Any) -> None:
-    assert search("file", "掩码").links[0].startswith("README.zh.html")
+def test_a_chinese_query_leads_to_a_chinese_page(search: Any) -> None:
+    assert search("file", "掩码").links[0] == "docs/zh/course/who_sees_whom.zh.html"
+
+
+@pytest.mark.parametrize(
+    ("query", "question"),
+    [
+        ("softmax derivative", "why-is-there-a-sum-in-softmax-s-gradient"),
+        ("why divide by sqrt d", "why-divide-by-the-root-of-d"),
+        ("mask gradient NaN", "what-does-a-mask-do-to-gradients"),
+        ("why multiple heads", "why-several-heads"),
+        ("GQA", "what-is-gqa-and-what-is-mqa"),
+        ("MQA", "what-is-gqa-and-what-is-mqa"),
+        ("KV cache", "what-is-a-kv-cache"),
+        ("RNN", "why-is-linear-attention-a-recurrence"),
+        ("how does training change the weights", "how-does-training-change-the-weights"),
+        ("check my own backward", "how-do-i-check-my-own-backward"),
+    ],
+)
+def test_the_words_of_students_lead_to_their_question(query: str, question: str, search: Any) -> None:
+    assert f"docs/questions.html#{question}" in search("file", query).links[:2]
 
 
 def test_every_equation_is_found_by_its_tag(site: Built) -> None:

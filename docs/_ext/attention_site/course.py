@@ -38,7 +38,8 @@ class _Captioned(SphinxDirective):
     def image(self, file: str) -> nodes.raw:
         """A picture that the build makes, with the content as what it says to those who cannot see it."""
         address = f"{'../' * self.env.docname.count('/')}{FOLDER}/{file}"
-        return nodes.raw("", f'<img src="{address}" alt="{escape(" ".join(self.content))}">', format="html")
+        image = f'<img src="{address}" alt="{escape(" ".join(self.content))}">'
+        return nodes.raw("", f'<a class="enlarge" href="{address}">{image}</a>', format="html")
 
 
 class Moving(_Captioned):
