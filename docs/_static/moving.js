@@ -4,7 +4,7 @@
 
   const { attention, dot, read, rotated, scoreGradient, slopes, softmax, stateStep } = window.attention;
   const SVG = "http://www.w3.org/2000/svg";
-  const WORDS = ["the", "cat", "saw", "it"];
+  const WORDS = ["the", "cat", "ran", "it"];
   const SCORES = [0, 2, 1, 0]; // those of the course
 
   const CHINESE = {
@@ -14,15 +14,15 @@
     "feature 1": "特征 1", "feature 2": "特征 2", "features d =": "特征数 d =", "features, as a power of two": "特征数（2 的幂）",
     "gradient of the scores": "分数的梯度", "its length": "它的长度", "kept": "留下的", "key": "键",
     "keys that its query looks at:": "它的查询看到的键：", "largest slope w (1 - w), not divided:": "最大的斜率 w (1 - w)，不除：",
-    "mean worth r =": "平均价值 r =", "next token": "下一个记号", "next word": "下一个词", "no token yet": "还没有记号",
+    "mean cost r =": "平均代价 r =", "next token": "下一个记号", "next word": "下一个词", "no token yet": "还没有记号",
     "output": "输出", "position of the key": "键的位置", "position of the query": "查询的位置", "positions apart:": "相隔：",
     "query": "查询", "read with the first key": "用第一个键读出", "rows projected so far, with the cache:": "到此投影的行数，有缓存：",
     "score of": "分数：", "score of this pair =": "这一对的分数 =", "slope of all weights by the score of": "所有权重对这个分数的斜率：",
     "state": "状态", "their sum =": "它们的和 =", "typical size of a score that is not divided:": "不除时分数的典型大小：",
     "value": "值", "value 1": "值 1", "value 2": "值 2", "weight": "权重", "weights": "权重",
     "weights, divided by the root of d": "权重，除以根号 d", "weights, not divided": "权重，不除",
-    "what the state said of this key": "状态对这个键所说的", "who looks at whom": "谁看谁", "without:": "没有缓存：",
-    "words so far:": "到此的词数：", "worth z of": "价值 z：", "written": "写入的",
+    "what the state said of this key": "状态对这个键所说的", "who looks at whom": "谁看谁", "without:": "没有缓存：", "no": "否", "yes": "可",
+    "words so far:": "到此的词数：", "cost z of": "代价 z：", "written": "写入的",
   };
   const inChinese = document.documentElement.lang.startsWith("zh");
   const say = (text) => (inChinese && CHINESE[text]) || text;
@@ -108,7 +108,7 @@
   }
 
   function lookup(place) {
-    const keys = [[1.4, 0.2], [-0.3, 1.4]], values = [[1, 0], [0, 1]], names = ["cat", "saw"];
+    const keys = [[1.4, 0.2], [-0.3, 1.4]], values = [[1, 0], [0, 1]], names = ["cat", "ran"];
     const arrows = plane(55, [...names, "it"]), weights = bars("weights", names);
     const output = bars("output", ["animal", "action"]);
     let angle = 30, strength = 1.5;
@@ -145,7 +145,7 @@
 
   function gradient(place) {
     const weights = softmax(SCORES), z = [0, -0.39, 0.22, 0];
-    const worth = line("mean worth r ="), pushes = bars("gradient of the scores", WORDS, { most: 0.3, signed: true, digits: 4 });
+    const worth = line("mean cost r ="), pushes = bars("gradient of the scores", WORDS, { most: 0.3, signed: true, digits: 4 });
     const total = line("their sum =");
     function show() {
       const found = scoreGradient(weights, z);
@@ -153,7 +153,7 @@
       pushes.show(found.gradient);
       total.show(found.gradient.reduce((x, y) => x + y, 0), 4);
     }
-    const sliders = WORDS.map((word, j) => slider(`${say("worth z of")} "${word}", ${say("weight")} ${weights[j].toFixed(3)}`,
+    const sliders = WORDS.map((word, j) => slider(`${say("cost z of")} "${word}", ${say("weight")} ${weights[j].toFixed(3)}`,
       { min: -1, max: 1, value: z[j] }, (x) => { z[j] = x; show(); }));
     place.append(...sliders.map(({ row }) => row), worth.root, pushes.root, total.root);
     show();
@@ -171,7 +171,7 @@
         WORDS.forEach((__, j) => {
           const button = who.cells[i][j].firstChild;
           button.setAttribute("aria-pressed", allowed[i][j]);
-          button.textContent = allowed[i][j] ? "yes" : "no";
+          button.textContent = say(allowed[i][j] ? "yes" : "no");
           number(weights.cells[i][j], w[j], 2);
           number(pushes.cells[i][j], d[j], 2);
           weights.cells[i][j].style.setProperty("--share", w[j]);
@@ -200,7 +200,7 @@
   }
 
   function root(place) {
-    const most = 512, draw = normals(3), names = Array.from({ length: 8 }, (_, j) => `key ${j + 1}`);
+    const most = 512, draw = normals(3), names = Array.from({ length: 8 }, (_, j) => `${say("key")} ${j + 1}`);
     const query = Array.from({ length: most }, draw), keys = names.map(() => Array.from({ length: most }, draw));
     const plain = bars("weights, not divided", names), divided = bars("weights, divided by the root of d", names);
     const size = line("typical size of a score that is not divided:"), slope = line("largest slope w (1 - w), not divided:");
@@ -243,7 +243,7 @@
   }
 
   function cache(place) {
-    const text = "the cat saw it and it saw the cat".split(" ");
+    const text = "the cat ran and it hid from the dog".split(" ");
     const kept = table("kept", text, ["key", "value"]), now = line("words so far:"), looked = line("keys that its query looks at:");
     const withCache = line("rows projected so far, with the cache:"), without = line("without:");
     let n = 0;

@@ -73,7 +73,7 @@ def test_an_error_in_a_task_is_raised_and_leaves_no_task_behind(count: int) -> N
     before = threading.active_count()
     with pytest.raises(RuntimeError, match="no third block"):
         blockwise.forward(x, x, x, mask=failing(), workers=count)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # one of another test may have ended meanwhile
 
 
 def test_no_more_results_wait_than_a_few_for_each_worker() -> None:

@@ -122,7 +122,7 @@ def test_a_score_that_is_dragged_moves_the_weights(address: str, browser: Any) -
     assert score > 2
     scores = np.array([0, 2, score, 0])
     agree(values(tab, "weights"), softmax.forward(scores)[0])
-    agree(values(tab, 'slope of all weights by the score of "saw"'), softmax.jacobian(scores)[:, 2])
+    agree(values(tab, 'slope of all weights by the score of "ran"'), softmax.jacobian(scores)[:, 2])
     tab.close()
 
 

@@ -11,7 +11,7 @@ from attention_np import dot_product, linear_attention, masks, rotary, softmax
 
 __all__ = ["STILLS"]
 
-WORDS = ["the", "cat", "saw", "it"]
+WORDS = ["the", "cat", "ran", "it"]
 SCORES = np.array([0.0, 2.0, 1.0, 0.0])  # those of the course
 BLUE, RED = "#0072B2", "#D55E00"  # of Okabe and Ito
 
@@ -38,9 +38,9 @@ def _arrows(ax: Any, vectors: Any, names: list[str]) -> None:
 def _lookup() -> Any:
     left, right = axes = _axes(columns=2)
     keys, query = np.array([[1.4, 0.2], [-0.3, 1.4]]), np.array([1.3, 0.75])
-    _arrows(left, np.vstack([keys, query]), ["cat", "saw", "it"])
+    _arrows(left, np.vstack([keys, query]), ["cat", "ran", "it"])
     _, cache = dot_product.forward(query, keys, np.eye(2))
-    _bars(right, ["cat", "saw"], cache.weights[0], "weights")
+    _bars(right, ["cat", "ran"], cache.weights[0], "weights")
     return axes
 
 
