@@ -10,7 +10,20 @@ import pytest
 from helpers import OPS, plain_cases
 
 import attention_np as anp
-from attention_np import biases, blockwise, cost, gradcheck, masks, multi_head, positions, rotary, rules, softmax, trace
+from attention_np import (
+    biases,
+    blockwise,
+    cost,
+    gradcheck,
+    indexer,
+    masks,
+    multi_head,
+    positions,
+    rotary,
+    rules,
+    softmax,
+    trace,
+)
 
 X, ROW = np.ones((2, 4)), np.ones(4)
 NO_NUMBER: tuple[Any, ...] = ("1.0", object(), 1j, [1.0, 2.0], {}, np.datetime64("2026-01-01"), None)
@@ -81,6 +94,7 @@ def calls() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
     both = {"short_factor": [1.0, 2.0], "long_factor": [1.0, 3.0], "original_length": 8, "length": 16}
     yield "rotary.longrope", rotary.longrope, both
     yield "rotary.yarn", rotary.yarn, {"factor": 4.0, "original_length": 64}
+    yield "indexer.top_k", indexer.top_k, {"scores": np.ones((2, 3)), "k": 1}
     yield "masks.causal", masks.causal, {"n": 3}
     yield "masks.padding", masks.padding, {"lengths": [1, 2], "m": 3}
     yield "masks.padding_from_tokens", masks.padding_from_tokens, {"tokens": [1, 0], "pad_id": 0}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attention_np as anp
-from attention_np import blockwise, gradcheck, masks, multi_head, rules, softmax
+from attention_np import blockwise, gradcheck, indexer, masks, multi_head, rules, softmax
 from attention_np.blockwise import Partial
 
 from .strategies import DRESSES, hostile
@@ -115,6 +115,8 @@ CALLS: list[tuple[str, Any]] = [
     ("key_segments", lambda x: masks.packed([0], x)),
     ("levels", lambda x: masks.multi_level_causal(3, x)),
     ("values", lambda x: masks.as_mask(x, true_means="hidden")),
+    ("scores", lambda x: indexer.top_k(x, 1)),
+    ("k", lambda x: indexer.top_k(np.ones(3), x)),
     ("indices", lambda x: masks.selected(x, 3)),
     ("block_size", lambda x: masks.selected([[0]], 3, block_size=x)),
     ("lengths", rules.padding),
