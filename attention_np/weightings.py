@@ -335,7 +335,8 @@ class _Sparsemax(_WithThreshold):
         gaps = np.where(visible, scores - top.largest, -np.inf)  # (..., m)
         weights = gaps + largest_of_sparsemax(gaps)  # (..., m) (weightings.6)
         inside = top.inside((weights.real > 0) & visible)
-        return top.settled(np.where(inside, weights, 0)), _slopes(np.where(top.at_nan, np.nan, 0), inside)
+        of_slopes = np.where(top.at_nan, np.nan, gaps.dtype.type(0))  # of one, whose logarithm is zero
+        return top.settled(np.where(inside, weights, 0)), _slopes(of_slopes, inside)
 
 
 @dataclass(frozen=True, repr=False)

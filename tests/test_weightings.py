@@ -319,6 +319,14 @@ def test_nan_stays_in_its_row_and_a_row_without_a_gradient_gives_none(kind: str)
     assert_same_bits(by.jvp(cache, d_weights)[1], np.zeros(4))
 
 
+@every_kind
+@each("dtype", {"float32": np.float32, "complex64": np.complex64})
+def test_weights_are_in_the_dtype_computed_in(kind: str, dtype: type) -> None:
+    for by in (KINDS[kind], weightings.entmax(1.3)):  # whose threshold is not that of a closed form
+        weights, cache = by.forward(random_scores(3, 6).astype(dtype))
+        assert weights.dtype == cache.weights.dtype == by.backward(weights, cache).dtype == dtype
+
+
 def test_plus_infinity_is_the_limit() -> None:
     scores, g = np.array([[np.inf, 1.0, np.inf, -1.0]]), normal(0, 1, 4)
     for kind in (*NORMALISED, "softpick"):

@@ -25,7 +25,8 @@ def largest_of_sparsemax(gaps: Array) -> Array:
     """
     inside = gaps.real > sparsemax_threshold(gaps.real)  # (..., m)
     total = np.where(inside, gaps, 0).sum(axis=-1, keepdims=True)
-    largest: Array = (1 - total) / np.maximum(inside.sum(axis=-1, keepdims=True), 1)  # (..., 1) (weightings.5)
+    number = np.maximum(inside.sum(axis=-1, keepdims=True), 1).astype(gaps.dtype)
+    largest: Array = (1 - total) / number  # (..., 1) (weightings.5)
     return largest
 
 
