@@ -423,9 +423,16 @@ class _Softpick(Weighting):
         return backward_times(own - mean, slopes)  # (..., m) (weightings.36, weightings.37)
 
     def tangent(self, d_scores: Array, cache: Cache) -> Array:
-        terms = backward_times(d_scores, cache.parts.slopes)  # (..., m)
-        total = terms.sum(axis=-1, keepdims=True)  # (..., 1)
-        d_weights: Array = np.where(cache.parts.positive, terms, 0) - cache.weights * total  # (..., m) (weightings.38)
+        weights, (positive, slopes, lost) = cache.weights, cache.parts
+        terms = backward_times(d_scores, slopes)  # (..., m)
+        # A weight that is nearly one moves with what it lacks, which is what all else has.
+        index, nearly_one = rows.heaviest(weights, weights.ndim - 1)
+        is_top = nearly_one & (np.arange(weights.shape[-1]) == index)  # (..., m)
+        others = np.where(is_top, 0, terms).sum(axis=-1, keepdims=True)  # (..., 1)
+        lacking = lost + np.where(is_top, 0, weights).sum(axis=-1, keepdims=True)  # (..., 1)
+        own = np.where(positive, terms, 0) * np.where(is_top, lacking, 1)
+        total = np.where(is_top, others, terms.sum(axis=-1, keepdims=True))
+        d_weights: Array = own - backward_times(total, weights)  # (..., m) (weightings.38)
         return d_weights
 
 

@@ -327,6 +327,14 @@ def test_weights_are_in_the_dtype_computed_in(kind: str, dtype: type) -> None:
         assert weights.dtype == cache.weights.dtype == by.backward(weights, cache).dtype == dtype
 
 
+def test_a_softpick_of_nearly_one_moves_by_what_it_lacks() -> None:
+    by, scores = KINDS["softpick"], np.array([40.0, -3.0, 1e-5, 1.0])
+    _, cache = by.forward(scores)
+    columns = [by.jvp(cache, unit) for unit in np.eye(4)]
+    rows = [by.backward(unit, cache) for unit in np.eye(4)]
+    np.testing.assert_allclose(np.transpose(columns), rows, rtol=1e-14)
+
+
 def test_plus_infinity_is_the_limit() -> None:
     scores, g = np.array([[np.inf, 1.0, np.inf, -1.0]]), normal(0, 1, 4)
     for kind in (*NORMALISED, "softpick"):
