@@ -62,7 +62,7 @@ def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(
         *((f"softmax.{number}", "(weights * above).sum(axis=axis") for number in (29, 30)),
         *((f"softmax.{number}", "weights * (above - mean)") for number in (27, 28, 31, 32)),
         *((tag, "softmax.times_jacobian") for tag in ("dot-product.14", "dot-product.16", "masks.8")),
-        ("masks.5", "bias.real == -np.inf"),
+        ("masks.5", "one.real == -np.inf"),
         ("masks.33", "np.tri(n, m, offset"),
         ("masks.49", "reduce(operator.and_, together)"),
         ("scaling.44", "backward_product(d_products, cache.key, cache.scale)"),
