@@ -36,14 +36,14 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
     names = {key: name.rpartition(".")[2] for name, key in header.code.items()}
 
     def value_of(key: str, axes: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        width = shape[-1] if shape[1:] else 1
+        has_words = bool(axes) and axes[0] in WORDS and len(shape) < 3 and shape[0] == len(words)  # a row for each
         if key == header.cotangent:
-            width = shape[-1] if shape[1:] else 1
-            rows = words if len(shape) < 3 else numbered(int(np.prod(shape)) // width)
+            rows = words if has_words else numbered(int(np.prod(shape)) // width)
             return loss_gradient(seed, rows, width).reshape(shape)
         if key == bias:
             return np.where(masks.causal(*shape) if is_causal else True, np.zeros(shape), -np.inf)
-        width = shape[-1] if shape[1:] else 1
-        if axes and axes[0] in WORDS and len(shape) < 3:  # a row for each word
+        if has_words:
             role = "x" if "^" in key else names.get(key, key)  # X^Q, X^K and X^V are one X: self-attention
             return small_numbers(seed, role, words, width).reshape(shape)
         # Small parameters, so that tanh and softmax are not saturated everywhere.
@@ -64,7 +64,7 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
         header.options |= {} if bias is not None else {"mask": masks.causal(len(words))}
     errors += [record.error for record in check_operator(check, import_module(f"attention_np.{op}"))]
     title = re.findall(r"^# (.+)", page.text, re.MULTILINE)[0] + (", causal" if is_causal else "")
-    of_words = "".join(index for index, axis in header.indices.items() if axis in WORDS)
+    of_words = "".join(index for index, axis in header.indices.items() if axis in WORDS and axis not in header.fixed)
     introduction = (
         f"{len(words)} token{'' if len(words) == 1 else 's'}. Text and equations are those of {where_it_is(op)}, by "
         f"their tags, such as ({steps[-1].tags[0]}). Indices count from 1. The numbers to begin with are made up from "
@@ -81,7 +81,7 @@ def _lengths(header: Header, count: int, sizes: Mapping[str, int], d: int) -> di
     """The length of every range that is not a product; where m is one, its first factor is the smallest there is."""
     usual = {key: header.fixed.get(key, d) for key, factors in header.sizes.items() if not factors}
     lengths = {key: sizes.get(formula(key), length) for key, length in usual.items()}
-    lengths |= {key: count for key in WORDS if key in lengths}
+    lengths |= {key: count for key in WORDS if key in lengths and key not in header.fixed}
     if header.sizes.get("m"):
         first, second = header.sizes["m"]
         lengths[first] = next(k for k in range(min(2, count), count + 1) if count % k == 0)
