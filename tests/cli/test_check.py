@@ -96,7 +96,7 @@ def test_a_flipped_sign_in_a_page_fails_naming_the_equation(tmp_path: Path, caps
 GRADIENT_LINES = {
     "d_value = ": {"value"},
     "d_dropped = ": {"query", "key", "bias"},
-    "d_query = ": {"query"},
+    "d_scaled = ": {"query"},
     "d_key = ": {"key"},
 }
 

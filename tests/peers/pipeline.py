@@ -8,23 +8,28 @@ import pytest
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 
 
-def bias_by_position(query: Any, m: int, scale: float, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
-    """ALiBi, T5, Shaw or forgetting gates, by the names of their arrays; zero if there is none."""
+def biases_of(query: Any, key: Any, scale: Any, tensors: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+    """Arrays, ALiBi, T5 or a table by index, Shaw or products by index, forgetting gates: by the arrays' names."""
+    m, wide = key.shape[-2], {name: x.to(query.dtype) for name, x in tensors.items()}
     i, j = torch.arange(query.shape[-2])[:, None], torch.arange(m)
-    if "slopes" in tensors:
-        return -tensors["slopes"].to(query.dtype)[:, None, None] * (i - j).abs()
-    if "table" in tensors:
-        table = tensors["table"].to(query.dtype)
+    index = tensors["index"].long() if "index" in tensors else None
+    found = [wide["bias"]] if "bias" in wide else []
+    if "slopes" in wide:
+        found.append(-wide["slopes"][:, None, None] * (i - j).abs())
+    if "table" in wide:
         given = {name: options[name] for name in ("bidirectional", "max_distance") if name in options}
-        return table[buckets(j - i, len(table), **given)].permute(2, 0, 1)
-    if "embedding" in tensors:
-        embedding = tensors["embedding"].to(query.dtype)
-        far = len(embedding) // 2
-        return scale * torch.einsum("...ia,ija->...ij", query, embedding[(j - i).clamp(-far, far) + far])
-    if "log_f" in tensors:
-        sums = tensors["log_f"].to(query.dtype).cumsum(-1)
-        return sums[..., : query.shape[-2], None] - sums[..., None, :m]
-    return torch.zeros((), dtype=query.dtype)
+        rows = wide["table"][buckets(j - i, len(wide["table"]), **given) if index is None else index]
+        found.append(rows.permute(2, 0, 1) if rows.ndim > 2 else rows)
+    if "embedding" in wide:
+        far = wide["embedding"].shape[-2] // 2
+        vectors = wide["embedding"][..., (j - i).clamp(-far, far) + far if index is None else index, :]
+        of_keys = options.get("of") == "key"
+        met = torch.einsum("...ja,...ija->...ij", key, vectors) if of_keys else (query[..., None, :] * vectors).sum(-1)
+        found.append(scale * met)
+    if "log_f" in wide:
+        sums = wide["log_f"].cumsum(-1)
+        found.append(sums[..., : query.shape[-2], None] - sums[..., None, :m])
+    return found
 
 
 def buckets(distances: Any, size: int, bidirectional: bool = True, max_distance: int = 128) -> Any:
@@ -39,11 +44,11 @@ def buckets(distances: Any, size: int, bidirectional: bool = True, max_distance:
 def scores_of(query: Any, key: Any, tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
     """Scale, softcap, bias, mask, window, and the sink as one more column."""
     n, m = query.shape[-2], key.shape[-2]
-    scale = options.get("scale", query.shape[-1] ** -0.5)
+    scale = tensors["scale"].to(query.dtype) if "scale" in tensors else options.get("scale", query.shape[-1] ** -0.5)
     scores = query @ key.mT * scale
     if options.get("softcap") is not None:
         scores = options["softcap"] * torch.tanh(scores / options["softcap"])
-    scores = scores + tensors.get("bias", bias_by_position(query, m, scale, tensors, options))
+    scores = sum(biases_of(query, key, scale, tensors, options), scores)
     distances = torch.arange(m) - torch.arange(n)[:, None]
     left, right = options.get("window", (n, m))
     right = 0 if options.get("is_causal") else right

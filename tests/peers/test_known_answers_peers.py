@@ -70,11 +70,25 @@ def pipeline(query: Any, key: Any, value: Any, tensors: Any, mask: Any, options:
     return torch.softmax(scores_of(query, key, tensors, mask, options), dim=-1)[..., : key.shape[-2]] @ value
 
 
-OURS_ALONE = {"softcap", "window", "sink", "slopes", "table", "embedding", "log_f"}  # PyTorch's function has none
+OURS_ALONE = {
+    "softcap",
+    "window",
+    "sink",
+    "slopes",
+    "table",
+    "embedding",
+    "log_f",
+    "index",
+}  # PyTorch's function has none
+
+
+def is_ours_alone(arrays: Any, options: dict[str, Any]) -> bool:
+    """Whether a case asks for what functions of other libraries do not take: a scale of theirs is a number."""
+    return bool(OURS_ALONE & (arrays.keys() | options.keys())) or "scale" in arrays
 
 
 def scaled_dot_product(query: Any, key: Any, value: Any, tensors: Any, mask: Any, options: dict[str, Any]) -> Any:
-    if OURS_ALONE & (tensors.keys() | options.keys()):
+    if is_ours_alone(tensors, options):
         return pipeline(query, key, value, tensors, mask, options)
     n, m = query.shape[-2], key.shape[-2]
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
@@ -308,7 +322,7 @@ def by_jax(whole: Path, dtype: str, skip: Iterable[str] = ()) -> known_answers.C
     attention = jax.nn.dot_product_attention
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
-        if OURS_ALONE & (inputs.keys() | options.keys()):
+        if is_ours_alone(inputs, options):
             raise NotImplementedError
         arrays = {name: jax.numpy.asarray(x) for name, x in inputs.items() if not name.startswith("v_")}
         d_output, mask = arrays.pop("d_output"), arrays.pop("mask", None)

@@ -65,9 +65,9 @@ def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(
         ("masks.5", "one.real == -np.inf"),
         ("masks.33", "np.tri(n, m, offset"),
         ("masks.49", "reduce(operator.and_, together)"),
-        ("scaling.44", "backward_product(d_products, cache.key, cache.scale)"),
+        ("scaling.44", "backward_product(d_products, key, factor)"),
         ("linear.7", "transposed(backward_product(transposed(d_rows), x_rows))"),
-        ("dot-product.25", "backward_product(transposed(d_products), cache.query, cache.scale)"),
+        ("dot-product.25", "backward_product(transposed(d_products), scaled, factor)"),
     ],
 )
 def test_the_line_that_does_what_an_equation_says_stands_beside_it(tag: str, line: str, soup: Soup) -> None:
