@@ -146,6 +146,8 @@ def cases(draw: Any, ops: tuple[str, ...] = OPS, dtypes: tuple[Any, ...] = REAL)
         if defaults[argument] is not None or draw(st.booleans()):
             leading = leading_of[argument] = some_of(batch) if argument in BATCHED else ()
             inputs[argument] = map_arrays(lambda x, leading=leading: array(*leading, *x.shape), x)
+    if name == "pooling" and "gate" not in inputs:
+        inputs.pop("b", None)  # it is added to gates
     if single:
         inputs["query"], leading_of["query"] = array(inputs["query"].shape[-1]), ()
     leading_of.pop("value", None)
