@@ -12,7 +12,7 @@
     "begin again": "重新开始", "beta: how much is corrected": "beta：改正多少", "both one step on": "两者都走一步",
     "decay: what is left at each token": "衰减：每个记号之后还剩多少", "direction of the query, degrees": "查询的方向（度）",
     "feature 1": "特征 1", "feature 2": "特征 2", "features d =": "特征数 d =", "features, as a power of two": "特征数（2 的幂）",
-    "gradient of the scores": "分数的梯度", "its length": "它的长度", "kept": "留下的", "key": "键",
+    "gradient of the scores": "分数的梯度", "its length": "它的长度", "kept": "留下的", "looks at": "看", "slopes of the weights": "权重的斜率", "key": "键",
     "keys that its query looks at:": "它的查询看到的键：", "largest slope w (1 - w), not divided:": "最大的斜率 w (1 - w)，不除：",
     "mean cost r =": "平均代价 r =", "next token": "下一个记号", "next word": "下一个词", "no token yet": "还没有记号",
     "output": "输出", "position of the key": "键的位置", "position of the query": "查询的位置", "positions apart:": "相隔：",
@@ -126,7 +126,7 @@
   }
 
   function softmaxFigure(place) {
-    const scores = [...SCORES], weights = bars("weights", WORDS), by = bars("slope", WORDS, { most: 0.25, signed: true });
+    const scores = [...SCORES], weights = bars("weights", WORDS), by = bars("slopes of the weights", WORDS, { most: 0.25, signed: true });
     let last = 1;
     function show() {
       const w = softmax(scores);
@@ -180,7 +180,7 @@
       });
     }
     WORDS.forEach((from, i) => WORDS.forEach((to, j) => {
-      const button = element("button", { type: "button", "aria-label": `${from} looks at ${to}` });
+      const button = element("button", { type: "button", "aria-label": `${from} ${say("looks at")} ${to}` });
       button.addEventListener("click", () => { allowed[i][j] = !allowed[i][j]; show(); });
       who.cells[i][j].append(button);
     }));

@@ -52,7 +52,11 @@ class ProgramOf(SphinxDirective):
             raise self.error("only a translation shows the programs of another page")
         file = Path(self.env.srcdir) / f"{original}.md"
         self.env.note_dependency(str(file))
-        code, printed = programs(file.read_text(encoding="utf-8"))[int(self.arguments[0]) - 1]
+        shown = dict(enumerate(programs(file.read_text(encoding="utf-8")), start=1))
+        number = self.arguments[0]
+        if not number.isdecimal() or int(number) not in shown:
+            raise self.error(f"{original}.md has {len(shown)} programs, and none is number {number}")
+        code, printed = shown[int(number)]
         return [nodes.literal_block(code, code.rstrip("\n"), language="python"), output_block(printed.rstrip("\n"))]
 
 
