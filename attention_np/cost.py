@@ -362,15 +362,16 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
         at_once = max(at_once, min(c.pairs, TOGETHER))
     block = c.itemsize * at_once
     tile = c.itemsize * _positions_of_a_task(c) * (width + 2 * COUNTERS)
-    kept = c.stored * c.outputs + c.itemsize * (c.outputs + 3 * c.heads * c.n)  # output, its copy, numbers of queries
-    kept += PLACE * c.heads * -(-c.n // TILE)
+    of_queries = c.itemsize * 3 * c.heads * c.n + PLACE * c.heads * -(-c.n // TILE)  # their numbers, and the places
     drops = int(sizes.dropout)
+    at_work = c.itemsize * c.outputs + workers * (block * (1 + 3 * drops) + FORWARD_TILES * tile)
+    kept = (c.stored + c.itemsize) * c.outputs + of_queries  # the output, and its copy, which is made at the end
 
     forward = Cost(
         2 * pairs * width,  # twice (blockwise.41)
         (1 + (3 if drops else 2 * COUNTERS)) * pairs,  # exponential, and columns to sum by; or sum, draw, multiplier
         c.itemsize * (passes * width + c.queries + 2 * c.outputs),
-        kept + c.converted * c.outputs + workers * (block * (1 + 3 * drops) + FORWARD_TILES * tile),
+        max(of_queries + at_work, kept) + c.converted * c.outputs,
     )
     gradients = c.itemsize * c.inputs
     subtracting = 1 if drops else 1 + (number_of_parts(c.d_v) if c.m > columns else 1)
