@@ -43,6 +43,8 @@ from attention_np._lib.wide import is_wide, widened
 # array_like of the shape of its input, None for zero; or of the output, for its gradient; to the formulas an array
 Tangent: TypeAlias = Any
 
+SEVERAL = (tuple, list)  # what holds several arrays; to make the union of both at each call takes longer than to ask
+
 Arguments = ParamSpec("Arguments")
 Cache = TypeVar("Cache")
 Gradients = TypeVar("Gradients")
@@ -296,13 +298,13 @@ def _share_values(dual: Iterable[Any], cache: Iterable[Any]) -> None:
     for x, kept in zip(dual, cache, strict=False):
         if isinstance(x, Dual) and isinstance(x.value, np.ndarray) and isinstance(kept, np.ndarray):
             x.value = kept if (x.shape, x.value.dtype) == (kept.shape, kept.dtype) else x.value
-        elif isinstance(x, tuple | list) and isinstance(kept, tuple | list):
+        elif isinstance(x, SEVERAL) and isinstance(kept, SEVERAL):
             _share_values(x, kept)
 
 
 def _dual(value: Any, tangent: Any) -> Any:
     """An array, or each in a NamedTuple or a list, or an object that holds one, as a dual number with this tangent."""
-    if isinstance(value, tuple | list):
+    if isinstance(value, SEVERAL):
         return _like(value, map(_dual, value, tangent))
     if value is None or isinstance(value, np.generic):
         return value
@@ -438,7 +440,7 @@ def _further_vectors(vectors: Mapping[str, Any], cache: Any, compute: np.dtype[A
 
 
 def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
-    if isinstance(value, tuple | list):
+    if isinstance(value, SEVERAL):
         return _like(value, (_in_dtype(x, compute) for x in value))
     if value is None or isinstance(value, np.generic) or value.dtype is compute:
         return value
@@ -457,7 +459,7 @@ def _like(value: Any, parts: Iterable[Any]) -> Any:
 
 def _as_gradient(result: Any, value: Any, d_output: Array) -> Any:
     """`result`, as the gradient of an array, or of each in a NamedTuple or a list; None where there is none."""
-    if isinstance(value, tuple | list):
+    if isinstance(value, SEVERAL):
         result = [None] * len(value) if result is None else result
         return _like(result, (_as_gradient(d_x, x, d_output) for d_x, x in zip(result, value, strict=True)))
     if value is None or isinstance(value, np.generic):
@@ -471,7 +473,7 @@ def _as_gradient(result: Any, value: Any, d_output: Array) -> Any:
 def _computed(results: Iterable[Any], gradients: Iterable[Any]) -> Iterator[Any]:
     """Of `gradients`, those that formulas return, and are not zero whatever the numbers are."""
     for x, gradient in zip(results, gradients, strict=True):
-        if isinstance(x, tuple | list):
+        if isinstance(x, SEVERAL):
             yield from _computed(x, gradient)
         elif x is not None:
             yield gradient
@@ -502,7 +504,7 @@ def _flat(values: Iterable[Any]) -> list[Any]:
     """All arrays in `values`, those in tuples and lists too."""
     flat = []
     for value in values:
-        if isinstance(value, tuple | list):
+        if isinstance(value, SEVERAL):
             flat += _flat(value)
         elif value is not None:
             flat.append(value)
@@ -511,7 +513,7 @@ def _flat(values: Iterable[Any]) -> list[Any]:
 
 def _each(function: Callable[..., Any], value: Any) -> Any:
     """`function` of an array, or of each in a NamedTuple or a list."""
-    return _like(value, (_each(function, x) for x in value)) if isinstance(value, tuple | list) else function(value)
+    return _like(value, (_each(function, x) for x in value)) if isinstance(value, SEVERAL) else function(value)
 
 
 def _plain(value: Any) -> Any:
