@@ -11,7 +11,7 @@ attended to, so no gradient goes through it: the layer on a `chain`, and its gra
 # %%
 import numpy as np
 
-from attention_np import chain, dot_product, gradcheck, masks, pooling
+from attention_np import chain, dot_product, gradcheck, indexer, masks, pooling
 
 D, HEADS, D_K = 6, 2, 4  # features of a token; heads, and features of each
 BLOCK, BLOCKS = 4, 2  # tokens of a block, and how many blocks a query attends to
@@ -34,8 +34,7 @@ def selection(query, key):
     agreement = np.zeros((*query.shape[:-1], len(block)))  # a last block that is not whole is nobody's but its own
     agreement[..., : means.shape[-2]] = (query @ means.swapaxes(-1, -2)).real
     agreement = np.where(block == own, np.inf, np.where(block > own, -np.inf, agreement))
-    rank = np.argsort(np.argsort(-agreement, axis=-1, kind="stable"), axis=-1)
-    return np.repeat(rank < BLOCKS, BLOCK, axis=-1)[..., :n] & masks.causal(n)
+    return masks.selected(indexer.top_k(agreement, BLOCKS), n, block_size=BLOCK) & masks.causal(n)
 
 
 def in_heads(x):

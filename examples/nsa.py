@@ -11,7 +11,7 @@ a `chain`, written forward only, and its gradients against numerical ones. (`tes
 # %%
 import numpy as np
 
-from attention_np import activation, chain, dot_product, gradcheck, masks, pooling, softmax
+from attention_np import activation, chain, dot_product, gradcheck, indexer, masks, pooling, softmax
 
 D, HEADS, D_K = 6, 2, 4  # features of a token; heads of queries, and features of each: keys and values have one head
 WIDTH, STRIDE, BLOCK, BLOCKS, LEFT = 4, 2, 4, 3, 3  # of windows; of blocks, and how many; tokens seen before one's own
@@ -51,8 +51,8 @@ def selection(query, key, over):
     common = np.minimum(start[:, None] + WIDTH, first + BLOCK) - np.maximum(start[:, None], first)  # tokens
     importance = weights.real.sum(axis=1, keepdims=True) @ np.maximum(common, 0)  # (batch, 1, n, blocks)
     importance = np.where((first == 0) | (first == t - t % BLOCK), np.inf, np.where(first > t, -np.inf, importance))
-    rank = np.argsort(np.argsort(-importance, axis=-1, kind="stable"), axis=-1)
-    return np.repeat(rank < BLOCKS, BLOCK, axis=-1)[..., : len(over)] & masks.causal(len(over))
+    chosen = indexer.top_k(importance, BLOCKS)  # (batch, 1, n, BLOCKS)
+    return masks.selected(chosen, len(over), block_size=BLOCK) & masks.causal(len(over))
 
 
 def apart(x, parts):
