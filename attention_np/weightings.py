@@ -335,7 +335,8 @@ class _Sparsemax(_WithThreshold):
         gaps = np.where(visible, scores - top.largest, -np.inf)  # (..., m)
         weights = gaps + largest_of_sparsemax(gaps)  # (..., m) (weightings.6)
         inside = top.inside((weights.real > 0) & visible)
-        of_slopes = np.where(top.at_nan, np.nan, gaps.dtype.type(0))  # of one, whose logarithm is zero
+        nan, zero = gaps.dtype.type(np.nan), gaps.dtype.type(0)  # of the dtype, for NumPy 1 too
+        of_slopes = np.where(top.at_nan, nan, zero)  # of one, whose logarithm is zero
         return top.settled(np.where(inside, weights, 0)), _slopes(of_slopes, inside)
 
 
