@@ -11,11 +11,11 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-__all__ = ["TRANSLATIONS", "Stamp", "behind", "original_of"]
+__all__ = ["TRANSLATIONS", "behind", "original_of", "stamp"]
 
 ROOT = Path(__file__).resolve().parents[1]
 TRANSLATIONS = sorted((ROOT / "docs" / "zh").rglob("*.zh.md"))
-Stamp = re.compile(r"\A<!-- translates (\S+), digest ([0-9a-f]{12}) -->\n")
+STAMP = re.compile(r"\A<!-- translates (\S+), digest ([0-9a-f]{12}) -->\n")
 
 
 def original_of(translation: Path) -> Path:
@@ -26,33 +26,27 @@ def original_of(translation: Path) -> Path:
     ValueError
         If the first line does not say it.
     """
-    match = Stamp.match(translation.read_text(encoding="utf-8"))
+    match = STAMP.match(translation.read_text(encoding="utf-8"))
     if match is None:
         raise ValueError(f"{translation.name} does not begin with <!-- translates PAGE, digest ... -->")
     return ROOT / match[1]
 
 
-def digest(page: Path) -> str:
-    """A few digits that change with the text of a page."""
-    return sha256(page.read_bytes()).hexdigest()[:12]
+def stamp(page: Path) -> str:
+    """The first line of a translation that has been compared with its page as it is now, with the digest of that."""
+    digest = sha256(page.read_bytes()).hexdigest()[:12]
+    return f"<!-- translates {page.relative_to(ROOT)}, digest {digest} -->\n"
 
 
 def behind(translation: Path) -> bool:
     """Whether the original has changed since the translation was compared with it."""
-    original = original_of(translation)
-    return f"<!-- translates {original.relative_to(ROOT)}, digest {digest(original)} -->\n" != _first_line(translation)
-
-
-def _first_line(file: Path) -> str:
-    return file.read_text(encoding="utf-8").partition("\n")[0] + "\n"
+    return not translation.read_text(encoding="utf-8").startswith(stamp(original_of(translation)))
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         file = Path(name).resolve()
-        page = original_of(file)
-        stamp = f"<!-- translates {page.relative_to(ROOT)}, digest {digest(page)} -->\n"
-        file.write_text(Stamp.sub(stamp, file.read_text(encoding="utf-8")), encoding="utf-8")
+        file.write_text(STAMP.sub(stamp(original_of(file)), file.read_text(encoding="utf-8")), encoding="utf-8")
     for file in TRANSLATIONS:
         if behind(file):
             print(f"{file.relative_to(ROOT)}: compare it with {original_of(file).relative_to(ROOT)}")  # noqa: T201
