@@ -2,15 +2,14 @@
 
 Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backward``: :mod:`~attention_np.softmax`,
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
-:mod:`~attention_np.multi_head`, :mod:`~attention_np.linear_attention` and :mod:`~attention_np.latent`; and what stands
-around attention, :mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.activation`,
-:mod:`~attention_np.short_conv`, :mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm`,
-:mod:`~attention_np.rotary` and :mod:`~attention_np.cross_entropy`, beside :mod:`~attention_np.positions`. Long
-sequences and pictures are read through :mod:`~attention_np.pooling` and :mod:`~attention_np.deformable`, and in sparse
-attention :mod:`~attention_np.indexer` says which keys are looked at.
-:mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
-:mod:`~attention_np.biases` what is added to the scores by position,
-:mod:`~attention_np.weightings` how scores become weights where it is not by softmax.
+:mod:`~attention_np.multi_head`, :mod:`~attention_np.linear_attention`, :mod:`~attention_np.latent` and, for weights
+that are not by softmax, :mod:`~attention_np.weightings`; and what stands around attention, :mod:`~attention_np.linear`,
+:mod:`~attention_np.feature_map`, :mod:`~attention_np.activation`, :mod:`~attention_np.short_conv`,
+:mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm`, :mod:`~attention_np.rotary` and
+:mod:`~attention_np.cross_entropy`, beside :mod:`~attention_np.positions`. Long sequences and pictures are read through
+:mod:`~attention_np.pooling` and :mod:`~attention_np.deformable`, and in sparse attention :mod:`~attention_np.indexer`
+says which keys are looked at. :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may
+attend to whom, and :mod:`~attention_np.biases` what is added to the scores by position.
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.cost` counts operations and memory;
@@ -33,6 +32,7 @@ OPS = (
     "multi_head",
     "linear_attention",
     "latent",
+    "weightings",
     "linear",
     "feature_map",
     "activation",
@@ -90,7 +90,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np.functional import scaled_dot_product_attention as scaled_dot_product_attention
     from attention_np.second_order import hessian_vector_product as hessian_vector_product
 else:
-    __all__ = [*OPS, *FUNCTIONS, "biases", "chain", "masks", "positions", "rules", "weightings"]
+    __all__ = [*OPS, *FUNCTIONS, "biases", "chain", "masks", "positions", "rules"]
 
     def __getattr__(name: str) -> Any:
         if name in FUNCTIONS:

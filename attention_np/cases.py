@@ -48,6 +48,16 @@ OPTIONS: tuple[dict[str, Any], ...] = (  # a case each, of those that `forward` 
     {"dropout_p": 0.4, "rng": 8},  # alone: with it, perturbations are tried one by one
     {"absorbed": True},
 )
+WEIGHTINGS = (
+    weightings.sigmoid(),
+    weightings.silu(),
+    weightings.sparsemax(),
+    weightings.entmax(1.2),
+    weightings.entmax(1.5),
+    weightings.entmax(3),
+    weightings.softpick(),
+    weightings.stick_breaking(),
+)
 
 
 @dataclass(frozen=True)
@@ -282,11 +292,13 @@ def _written(op: str) -> Iterator[Case]:
         yield Case(op, "columns", {"scores": scores}, {"axis": 0})
         yield Case(op, "far from zero", {"scores": scores + 700.0})
         yield Case(op, "one far ahead", {"scores": scores + 30 * (np.arange(scores.shape[-1]) == 2)})
+    if op == "weightings":
+        case = drawn(op, leading=(2,), seed=12)
+        yield from (replace(case, name=str(kind), options={"weights_by": kind}) for kind in WEIGHTINGS)
     if op in ("dot_product", "blockwise"):
-        kinds = (weightings.entmax(), weightings.stick_breaking()) if op == "dot_product" else (weightings.sigmoid(),)
         case = drawn(op, seed=12)
-        for kind in kinds:
-            yield replace(case, name=f"weights by {kind.name}", options={"weights_by": kind, "is_causal": True})
+        for kind in (kind for kind in WEIGHTINGS if op == "dot_product" or kind.is_of_each):
+            yield replace(case, name=f"weights by {kind}", options={"weights_by": kind, "is_causal": True})
     if op == "linear_attention":
         case = drawn(op, seed=9, d_v=2)  # 3 tokens, in chunks of 2
         alike = case.inputs | {"log_decay": case.inputs["log_decay"][:, :1]}
@@ -357,7 +369,7 @@ def _of_sentences(op: str) -> Iterator[Case]:
     """Real sentences, two a batch: translated, padded, packed in one row; how similar words are; which comes next."""
     takes = signature(OPS[op].forward).parameters
     english, chinese = ENGLISH[1:3], CHINESE[1:3]  # each of another length
-    if op == "softmax":
+    if op in ("softmax", "weightings"):
         of_words = batch(english, 8)
         x, mask = of_words.embedded, masks.padding_from_tokens(of_words.tokens, PAD)
         yield Case(op, "sentences: similarities of words", {"scores": x @ x.swapaxes(-1, -2)}, {"mask": mask})

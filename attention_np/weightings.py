@@ -143,15 +143,17 @@ class Weighting:
         raise NotImplementedError
 
 
-def forward(scores: npt.ArrayLike, *, weights_by: Weighting, mask: npt.ArrayLike | None = None) -> tuple[Array, Cache]:
+def forward(
+    scores: npt.ArrayLike, *, weights_by: Weighting | None = None, mask: npt.ArrayLike | None = None
+) -> tuple[Array, Cache]:
     """The weights of `scores` along their last axis, as an op: what the method of each object is.
 
     Parameters
     ----------
     scores : array_like of float, (..., m)
         Minus infinity hides an entry, as the mask does.
-    weights_by : Weighting
-        One of those of this module.
+    weights_by : Weighting, optional
+        One of those of this module, by default ``entmax()``.
     mask : array_like of bool, optional
         True where a score takes part; broadcasts to `scores`. The weight of any other is zero.
 
@@ -174,7 +176,7 @@ def forward(scores: npt.ArrayLike, *, weights_by: Weighting, mask: npt.ArrayLike
     >>> import numpy as np
     >>> from attention_np import weightings
     >>> scores = np.array([1.6, 1.2, -1.0])
-    >>> for kind in (weightings.sparsemax(), weightings.entmax(1.5)):
+    >>> for kind in (weightings.sparsemax(), weightings.entmax()):
     ...     weights, cache = kind.forward(scores)
     ...     print(weights.round(4), kind.backward(np.array([1.0, 0.0, 1.0]), cache).round(4))
     [0.7 0.3 0. ] [ 0.5 -0.5  0. ]
@@ -183,6 +185,7 @@ def forward(scores: npt.ArrayLike, *, weights_by: Weighting, mask: npt.ArrayLike
     scores = as_floating("scores", scores)
     if scores.ndim < 1:
         raise ValueError(f"scores must have at least one axis, (..., m) (scores.shape={scores.shape})")
+    weights_by = entmax() if weights_by is None else weights_by
     check(weights_by)
     weights, cache = weigh(
         scores=scores, mask=None if mask is None else as_mask(mask, scores.shape), weights_by=weights_by
@@ -307,7 +310,8 @@ class _WithThreshold(Weighting):
         return less_largest
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:
-        return backward_times(_above_mean(d_weights, cache.parts), cache.parts.slopes)  # (..., m) (weightings.20)
+        # (..., m) (weightings.20, weightings.31)
+        return backward_times(_above_mean(d_weights, cache.parts), cache.parts.slopes)
 
     def tangent(self, d_scores: Array, cache: Cache) -> Array:
         return self.gradient(d_scores, cache)

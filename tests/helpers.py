@@ -19,6 +19,7 @@ from hypothesis import settings
 from attention_np import OPS, blockwise, cases, masks
 from attention_np.known_answers import truth
 from attention_np.multi_head import Parameters
+from attention_np.weightings import Weighting
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -189,6 +190,11 @@ def of_rows(op: str, rows: Any) -> tuple[Any, ...]:
 
 
 BIASED = tuple(op for op in ATTENTIONS if takes(op, "bias"))
+
+
+def weightings_of(op: str) -> list[Weighting]:
+    """The kinds of `weights_by` that an op takes."""
+    return [kind for kind in cases.WEIGHTINGS if takes(op, "weights_by") and (op != "blockwise" or kind.is_of_each)]
 
 
 def drawn(op: str, **how: Any) -> Case:

@@ -31,11 +31,14 @@ from helpers import (
     run,
     takes,
     tangents_of,
+    weightings_of,
 )
 
 from attention_np import additive, multi_head, softmax
 from attention_np._lib import products
 from attention_np._lib.arrays import quiet
+from attention_np.cases import WEIGHTINGS
+from attention_np.weightings import Weighting
 
 POISONS = [np.nan, np.inf, -np.inf]
 SIZES = [(4, 5), (33, 40)]  # small ones, and such as BLAS blocks differently
@@ -258,6 +261,24 @@ def test_a_single_query_does_not_see_what_is_hidden_from_it(op: str, poison: flo
     assert_same_results(poisoned(case, poison, key=3, value=3), case)
 
 
+@pytest.mark.parametrize("op", [op for op in ATTENTIONS if weightings_of(op)])
+@each("kind", WEIGHTINGS)
+@each("poison", POISONS)
+def test_weights_of_no_kind_know_what_is_hidden_or_padded(op: str, kind: Weighting, poison: float) -> None:
+    if kind not in weightings_of(op):
+        return
+    case = masked(op, a_mask((4, 5), row=2, column=3), (4, 5), (2,))
+    case = case._replace(options={**case.options, "weights_by": kind})
+    assert_same_results(poisoned(case, poison, query=ROW, key=COLUMN, value=COLUMN), case)
+    d_output = normal(3, *case.forward()[0].shape) * np.array([1.0, 0.0])[:, None, None]
+    expected, padded = run(case, d_output), run(poisoned(case, poison, query=1, key=1, value=1), d_output)
+    for name, gradient in expected.gradients.items():
+        assert_same(case, padded.gradients[name], gradient)
+        assert np.isfinite(gradient).all()
+    assert_same(case, padded.output[0], expected.output[0])
+    assert_same(case, padded.jvp[0], expected.jvp[0])
+
+
 # A query whose incoming gradient is exactly zero
 
 
@@ -419,12 +440,12 @@ def a_row_at_a_limit(case: Case, limit: str) -> tuple[Case, Case]:
 LIMITS = [
     (op, options, limit)
     for op in OPS
-    for options in ({}, {"dropout_p": 0.4, "rng": 1})
+    for options in ({}, {"dropout_p": 0.4, "rng": 1}, *({"weights_by": kind} for kind in weightings_of(op)))
     for limit in ("an empty row", "a NaN row", "plus infinity", "NaN in a bias")
-    if not options or op in ("dot_product", "multi_head")
-    if limit != "an empty row" or op in ("softmax", "cross_entropy", *ATTENTIONS)  # where a row is what one query sees
+    if "dropout_p" not in options or op in ("dot_product", "multi_head")
+    if limit != "an empty row" or FIRST[op] == "scores" or op in ATTENTIONS  # where a row is what one query sees
     if limit != "a NaN row" or op in BY_ROW
-    if limit != "plus infinity" or op in ("softmax", "cross_entropy", *BIASED)
+    if limit != "plus infinity" or FIRST[op] == "scores" or op in BIASED
     if limit != "NaN in a bias" or op in BIASED
 ]
 

@@ -96,11 +96,10 @@ def test_weights_are_what_the_formula_says(kind: str) -> None:
     assert_close(weights, truth(scores, TRUTHS[kind]), 4e-16)
 
 
-SYMBOLS = {  # of the page
+SYMBOLS = {  # of the page, whose own op is entmax
     "sigmoid": r"\sigma",
     "silu": r"\Psi",
     "sparsemax": "P",
-    "entmax": r"\Xi",
     "softpick": "W",
     "stick-breaking": "Q",
 }
@@ -111,15 +110,10 @@ def test_each_kind_is_what_the_page_says(kind: str) -> None:
     pytest.importorskip("lark", reason="to read a page, pip install 'attention-np[check]'")
     from attention_np.derivation import read_page, verify_against_op
 
-    text = (PAGES / "weightings.md").read_text(encoding="utf-8")
-    front = (
-        f"op: weightings\noutput: {SYMBOLS[kind]}\ncotangent: G'\ncode: {{scores: S, output: {SYMBOLS[kind]}}}\nsizes:"
-    )
-    squares = "\\Xi_{ij} = R_{ij}^2, \\qquad \\sum_j \\Xi_{ij} = 1\n\\tag{weightings.26}"  # unnamed there
-    text = text.replace("sizes:", front, 1).replace("\\sum_j R_{ij}^2 = 1\n\\tag{weightings.26}", squares)
-    op = partial_module(KINDS[kind])
-    records = verify_against_op(read_page("weightings.md", text), op, draws=2)
-    assert {record.name for record in records} == {"output", "gradient of scores"}
+    front, rest = (PAGES / "weightings.md").read_text(encoding="utf-8").split("\n---\n", 1)
+    text = front.replace(r"\Xi", SYMBOLS[kind]) + "\n---\n" + rest
+    records = verify_against_op(read_page("weightings.md", text), partial_module(KINDS[kind]), draws=2)
+    assert {record.name for record in records} == {"output", "weights", "gradient of scores"}
     assert all(record.ok for record in records), records
 
 

@@ -69,14 +69,16 @@ def _to_sum_one(anchor: Array, gaps: Array, excess: float) -> Array:
     """
     is_real, eps = gaps.dtype.kind != "c", np.finfo(gaps.dtype).eps
     enough = 16 * eps if is_real else np.sqrt(eps)  # a complex one starts at the root of the real parts
+    goes_on = np.ones(anchor.shape, np.bool_)  # (..., 1): each row by itself, so that none depends on another
     for number in range(STEPS):
         logarithms, inside = _logarithms(anchor, gaps, excess)
         surplus = np.where(inside, np.exp(logarithms), 0).sum(axis=-1, keepdims=True) - 1  # (..., 1)
         slopes = np.where(inside, np.exp(excess * anchor + (1 - excess) * logarithms), 0)  # (..., m) (weightings.23)
         step = _log1p(-surplus / slopes.sum(axis=-1, keepdims=True))
-        anchor = anchor + (np.minimum(step, 0) if is_real and number else step)
-        size = -step if is_real and number else modulus(step)
-        if not (size > enough).any():  # which NaN is not
+        step = np.minimum(step, 0) if is_real and number else step
+        anchor = np.where(goes_on, anchor + step, anchor)
+        goes_on &= modulus(step) > enough  # which NaN is not
+        if not goes_on.any():
             break
     return anchor
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from helpers import OPS, WIDTHS, Array, Case, Shape, drawn, leaves, map_arrays, takes
+from helpers import OPS, WIDTHS, Array, Case, Shape, drawn, leaves, map_arrays, takes, weightings_of
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -169,6 +169,7 @@ def cases(draw: Any, ops: tuple[str, ...] = OPS, dtypes: tuple[Any, ...] = REAL)
         ("dropout_p", seldom, {"dropout_p": 0.5, "rng": 7}),
         ("scale", seldom, {"scale": draw(st.sampled_from([0.0, -1.0, 0.3, 3]))}),
         ("mask", st.just(True), mask_for(scores)),
+        ("weights_by", often, {"weights_by": draw(st.sampled_from(weightings_of(name) or [None]))}),
     ):
         if option in defaults and draw(is_given):
             options |= more

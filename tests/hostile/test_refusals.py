@@ -1,6 +1,7 @@
 """What cannot be computed is refused before any work, in one sentence that names the argument."""
 
 from fractions import Fraction
+from inspect import signature
 from typing import Any
 
 import ml_dtypes
@@ -80,7 +81,7 @@ def test_what_is_not_an_array_of_floating_point_numbers_is_refused_by_name(op: s
         assert_a_clear_sentence(error.value, name)
     with pytest.raises((TypeError, ValueError)) as error:
         case.op.backward(wrong, cache)
-    assert_a_clear_sentence(error.value, "d_weights" if op == "softmax" else "d_output")
+    assert_a_clear_sentence(error.value, next(iter(signature(case.op.backward).parameters)))
     if wrong is not None:  # a zero tangent
         name = next(iter(case.inputs))
         with pytest.raises((TypeError, ValueError)) as error:

@@ -25,7 +25,7 @@ from .running import Outcome, Runner
 from .score import Score
 
 PACKAGE = Path("attention_np")
-OPS = " ".join((*attention_np.OPS, "masks", "rules", "weightings", "functional"))
+OPS = " ".join((*attention_np.OPS, "masks", "rules", "functional"))
 ROOMS = "_blockwise _chain _linear_attention _multi_head _rotary _softmax _weightings _lib"
 GROUPS = {  # a module belongs to the first group that has it
     "ops": [f"{name}.py" for name in OPS.split()] + [f"{room}/*.py" for room in ROOMS.split()],
