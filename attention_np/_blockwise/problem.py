@@ -16,6 +16,7 @@ import numpy as np
 from attention_np._blockwise.tiles import Cotangent, Tangent, Tile, slices
 from attention_np._lib.arguments import as_integer
 from attention_np._lib.arrays import Array, is_row_scale
+from attention_np._lib.blas import SMALL
 from attention_np._lib.dropout import Draws
 from attention_np.biases import Bias
 from attention_np.rules import Rule, cut, own_place, pick, reach
@@ -92,6 +93,12 @@ class Problem:
     def scores_leading(self) -> tuple[int, ...]:
         """The leading axes of the scores: those of the value may be more."""
         return np.broadcast_shapes(self.query.shape[:-2], self.key.shape[:-2])
+
+    @property
+    def is_small(self) -> bool:
+        """Whether no product of a tile is one that a BLAS shares out."""
+        *_, second, first = sorted((self.n, self.m, self.query.shape[-1], self.value.shape[-1]))
+        return bool(first * second <= SMALL)
 
     def strips(self) -> list[Place]:
         """Tiles of some queries and all the keys that any of them attends to."""

@@ -83,5 +83,7 @@ class Results(dict[str, Any]):
                     if array is not None and name in self:
                         consume_each(self.problem.part(name, self[name], place), array)
 
-        tasks = ((group, [operands(place) for place in group]) for group in grouped(places))
-        run(kernel, tasks, consume_all, self.executor, self.workers)
+        groups = list(grouped(places))
+        tasks = ((group, [operands(place) for place in group]) for group in groups)
+        are_small = len(groups) < 2 and self.problem.is_small
+        run(kernel, tasks, consume_all, self.executor, self.workers, are_small=are_small)

@@ -12,6 +12,7 @@ from typing import Any
 from attention_np._lib import cores
 
 SECONDS_TO_LET_GO = 1.0  # a thousand times what it takes
+SMALL = 2**12  # the product of any two sizes of a product that a BLAS does in one thread: OpenBLAS from 9216 in several
 
 
 class _Hold:

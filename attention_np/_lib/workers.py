@@ -47,6 +47,8 @@ def run(
     consume: Callable[[Label, Result], None],
     executor: Executor | None,
     workers: int,
+    *,
+    are_small: bool = False,
 ) -> None:
     """Call `function` for each task, and `consume` with its label and its result, in the order of the tasks.
 
@@ -54,8 +56,14 @@ def run(
     than a few results for each worker are there at once.
 
     All of it is done in threads of our own. A signal reaches the main thread alone, so none can leave a lock taken,
-    BLAS at one thread or the caller on one core; an interrupted caller stops the threads, and waits for them.
+    BLAS at one thread or the caller on one core; an interrupted caller stops the threads, and waits for them. What
+    `are_small`, the products of all tasks being so (:data:`attention_np._lib.blas.SMALL`), takes no lock, leaves BLAS
+    and cores as they are, and is done at once: to begin a thread would take longer.
     """
+    if are_small and executor is None:
+        for label, task in tasks:
+            consume(label, function(task))
+        return
     call, over = _Call(), threading.Lock()
 
     def work() -> None:

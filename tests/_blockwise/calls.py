@@ -17,6 +17,11 @@ def arrays(name: str = "four queries, five keys") -> dict[str, Array]:
     return attentions(SHAPES[name], d_k=3, d_v=2)["dot_product"].inputs
 
 
+def large_arrays() -> dict[str, Array]:
+    """Of one block of scores, and yet more than is done without a thread of its own."""
+    return {"query": normal(0, 10, 3), "key": normal(1, 500, 3), "value": normal(2, 500, 2)}
+
+
 def batch_of(n: int = 6, m: int = 7) -> dict[str, Array]:
     return {"query": normal(0, 2, n, 3), "key": normal(1, 2, m, 3), "value": normal(2, 2, m, 4)}
 

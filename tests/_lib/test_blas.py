@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from _blockwise.calls import Acting, all_results, arrays, expected_bits, failing
+from _blockwise.calls import Acting, all_results, arrays, expected_bits, failing, large_arrays
 from helpers import Patch, assert_alike, forks, in_child, normal
 
 from attention_np import blockwise
 from attention_np._blockwise import kernels
+from attention_np._blockwise.tiles import Tile
 from attention_np._lib import blas, workers
 
 
@@ -46,7 +47,7 @@ def controller(monkeypatch: Patch) -> FakeController:
 
 def attend_and(act: Callable[[], Any]) -> None:
     """A call, during which something is done."""
-    blockwise.forward(**arrays(), mask=Acting(lambda *_: act()), workers=1)
+    blockwise.forward(**large_arrays(), mask=Acting(lambda *_: act()), workers=1)
 
 
 def test_blas_is_held_while_it_lasts_and_let_go_after(controller: FakeController) -> None:
@@ -56,6 +57,24 @@ def test_blas_is_held_while_it_lasts_and_let_go_after(controller: FakeController
         blockwise.forward(x, x, x, mask=Acting(lambda *_: seen.append(controller.threads)), workers=count)
     assert set(seen) == {1}
     assert (controller.threads, controller.limited) == (8, 2)
+
+
+def test_a_small_problem_is_done_in_the_thread_that_asks(monkeypatch: Patch) -> None:
+    seen: list[threading.Thread] = []
+    attend = kernels.attend
+
+    def noted(tiles: Sequence[Tile]) -> list[kernels.Attended]:
+        seen.append(threading.current_thread())
+        return attend(tiles)
+
+    monkeypatch.setattr(kernels, "attend", noted)
+    blockwise.forward(**arrays(), workers=2)
+    with ThreadPoolExecutor(1) as pool:  # who asks for an executor gets it
+        blockwise.forward(**arrays(), executor=pool)
+    blockwise.forward(**large_arrays())
+    here = threading.current_thread()
+    assert [thread is here for thread in seen] == [True, False, False]
+    assert seen[2].name == "attention_np"
 
 
 def test_an_error_inside_lets_blas_go(controller: FakeController) -> None:
@@ -70,7 +89,7 @@ def test_nested_and_concurrent_calls_hold_blas_once(controller: FakeController) 
     barrier = threading.Barrier(3)
 
     def act() -> None:
-        blockwise.forward(**arrays())
+        blockwise.forward(**large_arrays())
         assert controller.threads == 1
         barrier.wait(30)  # until all are inside
         for _ in range(1000):  # when the first leaves, a moment passes until another thread holds BLAS
@@ -202,7 +221,7 @@ def test_real_blas_has_its_threads_in_a_child_and_a_call_there_gives_them_back()
 
     def after_a_call() -> int:
         before = most()
-        blockwise.forward(**arrays())
+        blockwise.forward(**large_arrays())
         return most() if before == most() else 0
 
     found: list[int] = []
