@@ -305,6 +305,8 @@ def reference(case: Case, d_output: Array) -> tuple[Array, dict[str, Array]]:
     if single:
         inputs |= {"query": inputs["query"][None], "d_output": d_output[..., None, :]}
     options = {option: x for option, x in case.options.items() if option not in ("mask", "block_size")}
+    if "weights_by" in options:
+        options["weights_by"] = {"kind": options["weights_by"].name, **vars(options["weights_by"])}
     if "bias" in inputs:
         inputs["bias"] = np.atleast_1d(inputs["bias"])
     if case.options.get("mask") is not None:

@@ -33,6 +33,7 @@ from helpers import (
     some_of,
     takes,
     tangents_of,
+    weightings_of,
 )
 
 from attention_np import gradcheck
@@ -58,6 +59,9 @@ def every_case() -> Iterator[tuple[str, Case]]:
             if op in ATTENTIONS and takes(op, *options):
                 yield f"{op}, {name}", case._replace(options={**case.options, **options_for(op, options)})
     for op, case in attentions(SHAPES["a batch"]).items():
+        for kind in weightings_of(op):
+            more = options_for(op, {"weights_by": kind, "is_causal": True, "mask": SOME_HIDDEN})
+            yield f"{op}, weights by {kind}", case._replace(options={**case.options, **more})
         for shape in [*BIAS_SHAPES, (2, 1, 4, 5), (2, 2, 4, 5)] if op in BIASED else []:
             if op == "multi_head" or len(shape) < 4:
                 yield f"{op}, bias {shape}", case._replace(inputs={**case.inputs, "bias": normal(1, *shape)})

@@ -26,6 +26,7 @@ FUNCTION = 4  # what exp, log, tanh and a division may be off by, together with 
 FREQUENCY = 16  # roundings of an angle: of a power, whose exponent is times the logarithm of its base, and a product
 SCALED_FREQUENCY = 4 * FREQUENCY  # a blend of two frequencies, by a share that is a difference of logarithms
 RESCALING = 2  # roundings for each term of a sum over keys that is rescaled block by block
+MOVED = 2  # times the largest error of a score: of its own, and of a threshold or a denominator made of all
 OTHERS = 10  # the remaining roundings of such a sum
 
 
@@ -211,17 +212,22 @@ class Analysis:
     ) -> tuple[Computed, Computed]:
         """The weights of each row, and the gradient of the scores.
 
-        Each is off by some roundings for each of its sums, of what the scores and the threshold round to.
+        Each is off by some roundings for each of its sums, of what the scores and the threshold round to, and by the
+        errors that scores and gradient come with.
         """
-        results = [np.zeros(scores.shape) for _ in range(4)]
+        results = [np.zeros(scores.shape) for _ in range(5)]
         shown = visible & (scores.value != -np.inf)
         for i in np.ndindex(*scores.shape[:-1]):
-            row = weighed(by, scores.value[i][shown[i]].tolist(), d_output.value[i][shown[i]].tolist(), _Floats, 60)
-            for array, part in zip(results, row, strict=True):
+            row, *of_row = (x[i][shown[i]].tolist() for x in (scores.value, d_output.value, d_output.error))
+            at, by_error = (weighed(by, row, d, _Floats, 60) for d in of_row)
+            for array, part in zip(results, (*at, by_error.d_scores_off), strict=True):
                 array[i][shown[i]] = part
-        weights, d_scores, weights_off, d_scores_off = results
-        off = self.gamma(RESCALING * scores.shape[-1] + OTHERS)
-        return Computed(weights, off * weights_off), self.rounded(Computed(d_scores, (off + self.u) * d_scores_off))
+        weights, d_scores, weights_off, d_scores_off, of_error = results
+        of_scores = np.where(shown, scores.error / (1 + np.abs(scores.value)), 0)
+        moved = MOVED * of_scores.max(axis=-1, keepdims=True, initial=0)  # (..., 1), relative as roundings are
+        off = self.gamma(RESCALING * scores.shape[-1] + OTHERS) + moved
+        error = (off + self.u) * d_scores_off + of_error
+        return Computed(weights, off * weights_off), self.rounded(Computed(d_scores, error))
 
     def hats(self, x: Computed, size: int) -> tuple[Computed, Computed]:
         """How near locations from 0 to 1 are to each of `size` pixels, and the slopes of that, away from kinks."""

@@ -8,7 +8,7 @@ in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Head(NamedTuple):
     """What attention computes from scores and values, and from the gradient of its output."""
 
     output: Numbers  # (..., n, d_v)
-    logsumexp: Numbers  # (..., n)
+    logsumexp: Numbers | None  # (..., n), of a softmax
     d_scores: Numbers  # (..., n, m)
     d_value: Numbers  # (..., m, d_v)
 
@@ -61,7 +61,10 @@ def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Opti
     for one in by_position:
         bias = one.added if bias is None else rules.plus(rules.rounded(bias), rules.rounded(one.added))
     scores = rules.scores(query, key, scale, bias, visible, softcap)
-    head, d_sink = _attend(rules, scores, visible, value, inputs["d_output"], inputs.get("sink"))
+    if "weights_by" in options:
+        head, d_sink = _weighed(rules, scores, visible, value, inputs["d_output"], options["weights_by"]), None
+    else:
+        head, d_sink = _attend(rules, scores, visible, value, inputs["d_output"], inputs.get("sink"))
     d_products = head.d_scores
     if softcap is not None:
         uncapped = rules.scores(query, key, scale, None, visible)
@@ -70,7 +73,7 @@ def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Opti
     scaled = rules.times(d_products, scale)
     answers = {
         "output": head.output,
-        "logsumexp": head.logsumexp,
+        **({} if head.logsumexp is None else {"logsumexp": head.logsumexp}),
         "d_query": rules.product(scaled, key, m + SCALING),
         "d_key": rules.product(scaled.swapaxes(-1, -2), query, n + SCALING),
         "d_value": rules.sum_to(head.d_value, value.shape),
@@ -121,6 +124,19 @@ def _attend(
         rules.map(x, cut) for x, cut in ((head.d_scores, lambda a: a[..., :m]), (head.d_value, lambda a: a[..., :m, :]))
     )
     return head._replace(d_scores=d_scores, d_value=d_value), d_sink
+
+
+def _weighed(
+    rules: Arithmetic, scores: Numbers, visible: Array, value: Numbers, d_output: Numbers, by: Mapping[str, Any]
+) -> Head:
+    """The same of weights that are not by softmax; no case of it has tangents."""
+    m = scores.shape[-1]
+    d_weights = rules.rounded(rules.product(d_output, value.swapaxes(-1, -2), value.shape[-1]))
+    scores = rules.map(scores, lambda a: np.broadcast_to(a, d_weights.shape))
+    weights, d_scores = rules.weighed(scores, np.broadcast_to(visible, d_weights.shape), d_weights, by)
+    weights = rules.rounded(weights)
+    d_value = rules.product(d_output.swapaxes(-1, -2), weights, d_output.shape[-2] + SCALING)
+    return Head(rules.product(weights, value, m + SCALING), None, d_scores, d_value.swapaxes(-1, -2))
 
 
 def _dot_product_tangents(
@@ -274,7 +290,8 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     attention = _dot_product(rules, shared | of_heads, options)
 
     combined = rules.map(rules.rounded(attention["output"]), _combine)
-    answers = {"output": rules.linear(combined, w_output, inputs.get("b_output")), "logsumexp": attention["logsumexp"]}
+    answers = {"output": rules.linear(combined, w_output, inputs.get("b_output"))}
+    answers |= {name: x for name, x in attention.items() if name == "logsumexp"}
     _, d_w_output, d_b_output = rules.linear_backward(inputs["d_output"], combined, w_output)
     gradients = {"d_w_output": d_w_output, "d_b_output": d_b_output}
     gradients |= {name: attention[name] for name in (f"d_{x}" for x in shared) if name in attention}

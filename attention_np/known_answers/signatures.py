@@ -97,13 +97,13 @@ def _softmax(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
     return scores, scores[:along] + scores[along + 1 :]
 
 
-def _dot_product(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
+def _dot_product(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape | None]:
     query, key, value = _attending(inputs)
     check_features(query, key)
     return _attention(inputs, options, query, key, value)
 
 
-def _additive(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
+def _additive(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape | None]:
     query, key, value = _attending(inputs)
     hidden = inputs["w_score"].size
     for name, x in (("query", query), ("key", key)):
@@ -113,7 +113,7 @@ def _additive(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]
     return _attention(inputs, options, query, key, value, hidden)
 
 
-def _multi_head(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
+def _multi_head(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape | None]:
     heads = options["num_heads"]
     query, key, value = _attending(inputs)
     weights = Parameters(**{name: inputs.get(name) for name in Parameters._fields})  # type: ignore[arg-type]
@@ -301,7 +301,7 @@ def _attending(inputs: Arrays) -> list[Array]:
 
 def _attention(
     inputs: Arrays, options: Mapping[str, Any], query: Array, key: Array, value: Array, hidden: int = 1
-) -> tuple[Shape, Shape]:
+) -> tuple[Shape, Shape | None]:
     scores = scores_shape(query, key, value)
     if prod(scores) * hidden > MOST_SCORES:
         raise ValueError(f"scores of the shape {scores} are more than a case may have")
@@ -313,8 +313,14 @@ def _attention(
             raise ValueError("scale is among the inputs and among the options")
     if "sink" in inputs:
         check_broadcasts_to("sink", inputs["sink"], scores[:-2], "the leading axes of the scores")
+        if "weights_by" in options:
+            raise ValueError("a sink is one more score of a softmax, and weights_by is among the options")
     leading = np.broadcast_shapes(scores[:-2], value.shape[:-2])
-    return (*leading, scores[-2], value.shape[-1]), scores[:-1]
+    output = (*leading, scores[-2], value.shape[-1])
+    if "weights_by" in options:
+        made_weighting(options["weights_by"])
+        return output, None
+    return output, scores[:-1]
 
 
 def _check_broadcasts(inputs: Arrays, scores: Shape) -> None:
@@ -442,7 +448,12 @@ OF_SECTIONS = {"sections": json.as_tuple(json.as_whole), "arrangement": json.as_
 SIGNATURES = {
     "softmax": Signature(("scores",), ("mask",), {"axis": _axis}, (), _softmax, second_order=True),
     "dot_product": Signature(
-        ATTENDING, ("mask", "bias", "sink", "scale", *MADE, "index"), OF_SCORES, (), _dot_product, second_order=True
+        ATTENDING,
+        ("mask", "bias", "sink", "scale", *MADE, "index"),
+        OF_SCORES | {"weights_by": _weighting},
+        (),
+        _dot_product,
+        second_order=True,
     ),
     "additive": Signature(
         (*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive, second_order=True

@@ -146,6 +146,7 @@ def of_op(op: ModuleType) -> Function:
     ...     known_answers.verify(known_answers.of_op(softmax), folder, op="softmax").ok
     True
     """
+    from attention_np import blockwise
     from attention_np.known_answers.signatures import (
         OF_BIASES,
         OF_INDEX,
@@ -170,7 +171,9 @@ def of_op(op: ModuleType) -> Function:
         if "rotary" in options:
             options["rotary"] = made_rotary(options["rotary"])
         if "weights_by" in options:
-            options["weights_by"] = made_weighting(options["weights_by"])
+            by = options["weights_by"] = made_weighting(options["weights_by"])
+            if op is blockwise and not by.is_of_each:
+                raise NotImplementedError
         of_state = {"d_final_state": arrays.pop("d_final_state")} if "d_final_state" in arrays else {}
         output, cache = op.forward(**arrays, **mask, **options)
         gradients = without_parameters(op.backward(d_output, cache, **of_state))
@@ -209,6 +212,8 @@ def without_parameters(gradients: Any) -> dict[str, Any]:
 def _logsumexp(cache: Any) -> Array | None:
     """The log-sum-exp that a cache holds: its own, that of its softmax, or that of its attention; or none."""
     holder = getattr(cache, "attention", cache)
+    if getattr(holder, "weights_by", None) is not None:
+        return None
     holder = getattr(holder, "softmax", holder)
     if not hasattr(holder, "logsumexp"):
         return None

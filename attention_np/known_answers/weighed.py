@@ -34,7 +34,7 @@ def weighed(by: Mapping[str, Any], scores: Sequence[Any], d_weights: Sequence[An
     weights = taken if kind == "sigmoid" else [x * t for x, t in zip(s, taken, strict=True)]
     slopes = [t * o * (1 if kind == "sigmoid" else x) for x, t, o in zip(s, taken, left, strict=True)]
     slopes = slopes if kind == "sigmoid" else [t + y for t, y in zip(taken, slopes, strict=True)]
-    sizes = [t * (1 + abs(x)) for x, t in zip(s, taken, strict=True)]
+    sizes = taken if kind == "sigmoid" else [t * (1 + abs(x)) for x, t in zip(s, taken, strict=True)]
     d_scores = [d * slope for d, slope in zip(g, slopes, strict=True)]
     off = [abs(d) * size * (1 + abs(x)) for d, size, x in zip(g, sizes, s, strict=True)]
     return Row(weights, d_scores, [size * (1 + abs(x)) for size, x in zip(sizes, s, strict=True)], off)
@@ -81,7 +81,10 @@ def _softpick(s: list[Any], g: list[Any], functions: Any) -> Row:
     of_mean = size * (1 + spread) + sum(
         abs(b) * u * abs(d) * (x > 0) for x, b, u, d in zip(s, slopes, unit, g, strict=True)
     )
-    off = [abs(b) * (u + spread) * (abs(d) + of_mean) for b, u, d in zip(slopes, unit, g, strict=True)]
+    off = [
+        abs(b) * ((u + spread) * abs((x > 0) * d - mean) + (x > 0) * abs(d) + of_mean)
+        for x, b, u, d in zip(s, slopes, unit, g, strict=True)
+    ]
     return Row(weights, d_scores, weights_off, off)
 
 

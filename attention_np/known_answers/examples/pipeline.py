@@ -17,7 +17,7 @@ LOWEST = -65504.0  # of float16: with a negative score, minus infinity there
 
 def examples() -> list[Example]:
     """Every case of what stands between scores and weights."""
-    return [*_biased(), *_of_today()]
+    return [*_biased(), *_of_today(), *_weighed()]
 
 
 def _biased() -> list[Example]:
@@ -250,5 +250,55 @@ def _of_today() -> list[Example]:
             d_k=192,
             d_v=128,
             leading=(),
+        ),
+    ]
+
+
+def _weighed() -> list[Example]:
+    """Weights that are not by softmax, each with something else of the pipeline. No score is near a kink."""
+    case = partial(of_dot_product, leading=(2, 2), n=6)
+    window = masks.sliding_window(6, left=2) & (np.arange(6) != 3)[:, None]  # the fourth query sees nothing
+    return [
+        case(
+            "weights-by-sigmoid",
+            "Each weight is the sigmoid of its score, with a bias of minus the logarithm of the number of keys.",
+            weights_by={"kind": "sigmoid"},
+            bias=np.full((1, 1), -np.log(6.0)),
+        ),
+        case(
+            "weights-by-silu",
+            "Each weight is the silu of its score, which may be negative, causal.",
+            weights_by={"kind": "silu"},
+            is_causal=True,
+        ),
+        case(
+            "weights-by-sparsemax",
+            "Sparsemax: most keys have no weight, and neither they nor their values have a gradient from that query.",
+            weights_by={"kind": "sparsemax"},
+            scale=1.0,
+            mask=lambda draws: draws.mask(2, 2, 6, 6),
+        ),
+        case(
+            "weights-by-entmax",
+            "Entmax with alpha 1.5 of bent scores; a query sees nothing.",
+            "empty row",
+            weights_by={"kind": "entmax", "alpha": 1.5},
+            softcap=2.0,
+            mask=window,
+        ),
+        case(
+            "weights-by-softpick",
+            "Softpick: scores below zero have no weight, and a gradient all the same; a query sees nothing.",
+            "empty row",
+            weights_by={"kind": "softpick"},
+            mask=window,
+            bias=lambda draws: draws(2, 6, 6),
+        ),
+        case(
+            "weights-by-stick-breaking",
+            "Stick-breaking over the keys before, from the nearest one: the first query sees none.",
+            "empty row",
+            weights_by={"kind": "stick_breaking"},
+            mask=masks.causal(6, offset=-1),
         ),
     ]
