@@ -40,14 +40,14 @@ def shortened(value: Any) -> str:
 
 
 def tokenise(sentence: str) -> list[str]:
-    """The words of a sentence, in lower case; each Chinese character is one.
+    """The words of a sentence, in lower case; each Chinese character and each picture, such as an emoji, is one.
 
     Examples
     --------
-    >>> tokenise("Transformer改变了AI")
-    ['transformer', '改', '变', '了', 'ai']
+    >>> tokenise("Transformer改变了AI 🎉")
+    ['transformer', '改', '变', '了', 'ai', '🎉']
     """
-    return re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff]+", sentence.lower())
+    return re.findall(r"[\u4e00-\u9fff\u2600-\u27bf\U0001f000-\U0001faff]|[^\W\u4e00-\u9fff]+", sentence.lower())
 
 
 def width_of(text: str) -> int:

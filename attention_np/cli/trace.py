@@ -12,7 +12,7 @@ from typing import Any
 from attention_np import cases, trace
 from attention_np.cli.outcome import HOLDS, refuse
 
-NARROWEST, WIDEST = 64, 100  # columns: a page of paper
+NARROWEST, WIDEST = 44, 100  # columns: a telephone, and a page of paper
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ from attention_np.derivation.values import Array, top
 __all__ = ["Executed", "execute"]
 
 ROUNDING = 1e-15
+KINDS = ("normal", "uniform")  # of free tensors that the caller has numbers for
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ class Executed:
 def execute(
     check: PageCheck,
     sizes: dict[str, int],
-    value_of: Callable[[str, tuple[str, ...], tuple[int, ...]], Array],
+    value_of: Callable[[str, Free, tuple[int, ...]], Array],
     triangular: str | None = None,
 ) -> Iterator[Executed]:
     """Work a page out on numbers of one's own, equation by equation, without its worked examples.
@@ -78,8 +79,8 @@ def execute(
     sizes : dict
         The length of every range that is no product of others; those are filled in.
     value_of : callable
-        ``value_of(key, axes, shape)`` is a free tensor of any numbers, or the gradient of the output;
-        what has to be positive or the like is drawn.
+        ``value_of(key, free, shape)`` is a free tensor of any numbers or of numbers between 0 and 1, or the gradient of
+        the output; what has to be positive or the like is drawn.
     triangular : str, optional
         The key of a name of which only the entries on and below the diagonal stay; the others become minus infinity.
 
@@ -90,18 +91,18 @@ def execute(
     """
 
     def tensor(key: str, free: Free) -> Tensor:
-        array = value_of(key, free.axes, tuple(sizes[axis] for axis in free.axes))
+        array = value_of(key, free, tuple(sizes[axis] for axis in free.axes))
         return Tensor(array, free.axes, top(array[np.isfinite(array)]))
 
     complete(check.page.header, sizes)
     names, definitions = check.scope.names, check.scope.definitions
     drawn = check.page.header.tensors.items()
-    values = {key: tensor(key, free) for key, free in drawn if free.kind == "normal"}
+    values = {key: tensor(key, free) for key, free in drawn if free.kind in KINDS}
     check.scope = check.drawing.scope(names, definitions, sizes, values)
     (environment,) = check.scope.environments
     draw = environment.draw
     assert draw is not None
-    environment.draw = lambda key, free: (tensor if free.kind == "normal" else draw)(key, free)
+    environment.draw = lambda key, free: (tensor if free.kind in KINDS else draw)(key, free)
     for equation in check.page.equations:
         if equation.fault is not None or equation.mark or equation.example >= 0:
             continue

@@ -12,12 +12,13 @@ import numpy as np
 from attention_np import masks
 from attention_np._lib.arrays import Array
 from attention_np._lib.pages import PAGES, where_it_is
-from attention_np.derivation import Fault, Page, PageCheck, read_page
-from attention_np.derivation.environment import Tensor
+from attention_np.derivation import Fault, Page, PageCheck, nodes, read_page
+from attention_np.derivation.environment import LOSS, Tensor
 from attention_np.derivation.execution import Executed, execute
-from attention_np.derivation.header import Header
+from attention_np.derivation.header import Free, Header
 from attention_np.derivation.operators import check_operator
 from attention_np.trace._inputs import loss_gradient, numbered, small_numbers
+from attention_np.trace._numbers import number, substituted
 from attention_np.trace._paper import Step, Trace
 from attention_np.trace._plain import formula, prose
 
@@ -35,20 +36,26 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
         raise ValueError(f"{op} makes no scores, of which is_causal could hide some")
     names = {key: name.rpartition(".")[2] for name, key in header.code.items()}
 
-    def value_of(key: str, axes: tuple[str, ...], shape: tuple[int, ...]) -> Array:
-        width = shape[-1] if shape[1:] else 1
-        has_words = bool(axes) and axes[0] in WORDS and len(shape) < 3 and shape[0] == len(words)  # a row for each
+    def value_of(key: str, free: Free, shape: tuple[int, ...]) -> Array:
+        width, name = shape[-1] if shape[1:] else 1, names.get(key, key)
+        has_words = (
+            bool(free.axes) and free.axes[0] in WORDS and len(shape) < 3 and shape[0] == len(words)
+        )  # a row each
         if key == header.cotangent:
             rows = words if has_words else numbered(int(np.prod(shape)) // width)
             return loss_gradient(seed, rows, width).reshape(shape)
         if key == bias:
             return np.where(masks.causal(*shape) if is_causal else True, np.zeros(shape), -np.inf)
+        rows = words if has_words else numbered(int(np.prod(shape)) // width)
+        if free.kind == "uniform":  # 0.4, 0.6 or 0.8: no place at which a page's equations have a kink
+            return 0.6 + small_numbers(seed, name, rows, width, step=0.2, largest=0.2).reshape(shape)
         if has_words:
-            role = "x" if "^" in key else names.get(key, key)  # X^Q, X^K and X^V are one X: self-attention
-            return small_numbers(seed, role, words, width).reshape(shape)
+            role = "x" if "^" in key else name  # X^Q, X^K and X^V are one X: self-attention
+            drawn = small_numbers(seed, role, words, width).reshape(shape)
+            return -abs(drawn) if name == "log_decay" else drawn  # what decays gets smaller
         # Small parameters, so that tanh and softmax are not saturated everywhere.
-        rows, largest = numbered(int(np.prod(shape)) // width), 0.5 if shape[1:] else 1.0
-        return small_numbers(seed, names.get(key, key), rows, width, largest=largest).reshape(shape)
+        largest = 0.5 if shape[1:] else 1.0
+        return small_numbers(seed, name, rows, width, largest=largest).reshape(shape)
 
     check = PageCheck(page, draws=1)
     hidden = scores if is_causal and bias is None else None
@@ -78,7 +85,10 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
 
 
 def _lengths(header: Header, count: int, sizes: Mapping[str, int], d: int) -> dict[str, int]:
-    """The length of every range that is not a product; where m is one, its first factor is the smallest there is."""
+    """The length of every range that is not a product; where m is one, its first factor is the smallest there is.
+
+    Where the features d are, as pairs that are turned are two times half of them, there are as many as were asked for.
+    """
     usual = {key: header.fixed.get(key, d) for key, factors in header.sizes.items() if not factors}
     lengths = {key: sizes.get(formula(key), length) for key, length in usual.items()}
     lengths |= {key: count for key in WORDS if key in lengths and key not in header.fixed}
@@ -86,6 +96,11 @@ def _lengths(header: Header, count: int, sizes: Mapping[str, int], d: int) -> di
         first, second = header.sizes["m"]
         lengths[first] = next(k for k in range(min(2, count), count + 1) if count % k == 0)
         lengths[second] = count // lengths[first]
+    if header.sizes.get("d"):
+        first, second = header.sizes["d"]
+        if d % lengths[first]:
+            raise ValueError(f"d must be a multiple of {lengths[first]} here, not {d}")
+        lengths[second] = d // lengths[first]
     return lengths
 
 
@@ -107,8 +122,11 @@ def _steps(page: Page, executed: Sequence[Executed], check: PageCheck) -> tuple[
         told = each in gradients if each.gradient else each.key in wanted and each.key not in check.scope.values
         if told and (each.statement.target is not None or each.uses <= wanted | {"L"}):
             groups.setdefault((each.key, each.gradient), []).append(each)
+    groups = _in_order(groups)
     cotangent = page.header.cotangent
-    known = check.scope.values | {cotangent: check.scope.environments[0].tensor(cotangent, (0, 0))}
+    (environment,) = check.scope.environments
+    drawn = {key: environment.free[key] for key in page.header.tensors if key in environment.free}
+    known = drawn | {cotangent: environment.tensor(cotangent, (0, 0))}
     symbols = {key: _symbol(page.header, key, tensor, ()) for key, tensor in known.items()}
     symbols |= {key: _symbol(page.header, key, group[0].tensor(), group) for (key, _), group in groups.items()}
     names = {key: name.rpartition(".")[2] for name, key in page.header.code.items()}
@@ -118,7 +136,8 @@ def _steps(page: Page, executed: Sequence[Executed], check: PageCheck) -> tuple[
         for key, tensor in known.items()
         if key in wanted and (key != cotangent or (output, True) not in groups)
     ]
-    first_gradient = next((k for k, (_, gradient) in enumerate(groups) if gradient), len(groups))
+    backward = [gradient or cotangent in check.scope.definitions.needs(key) for key, gradient in groups]
+    first_gradient = backward.index(True) if True in backward else len(groups)
     for position, ((key, gradient), group) in enumerate(groups.items()):
         (symbol, letters), name = symbols[key], names.get(key, "")
         if gradient:
@@ -127,9 +146,68 @@ def _steps(page: Page, executed: Sequence[Executed], check: PageCheck) -> tuple[
         lines = "\n".join(formula(each.latex) for each in group)
         part: Literal["forward", "backward"] = "forward" if position < first_gradient else "backward"
         array = group[0].tensor().data
-        steps.append(Step(part, name, symbol, letters, tags, lines, _paragraph(page, group[0]), array))
+        sentence, entry = _paragraph(page, group[0]), _entry(symbol, group, array)
+        steps.append(Step(part, name, symbol, letters, tags, lines, sentence, array, entry))
     steps += _sum_of_one(steps)
     return steps, [each for group in groups.values() for each in group]
+
+
+Groups = dict[tuple[str, bool], list[Executed]]
+
+
+def _in_order(groups: Groups) -> Groups:
+    """The order of the page, but that each name comes after those that it is made of."""
+    ordered: Groups = {}
+    entered: set[tuple[str, bool]] = set()
+
+    def enter(key: tuple[str, bool]) -> None:
+        if key in groups and key not in entered:
+            entered.add(key)
+            for part in dict.fromkeys(part for each in groups[key] for part in _parts(each)):
+                enter(part)
+            ordered[key] = groups[key]
+
+    for key in groups:
+        enter(key)
+    return ordered
+
+
+def _parts(each: Executed) -> list[tuple[str, bool]]:
+    """What a statement is made of, and whether that is a gradient.
+
+    What it takes from another step of a recurrence, such as S(t - 1) in R(t) or E(t) in D(t - 1), does not count.
+    """
+    statement = each.statement
+    left = statement.sides[0]
+    is_before = left is not None and any(map(_is_shifted, left.walk))
+    parts: list[tuple[str, bool]] = []
+    for side in statement.sides if left is None else statement.sides[1:]:
+        walked = () if side is None else side.walk
+        below = {id(node.bottom) for node in walked if isinstance(node, nodes.Derivative)}
+        for node in walked:
+            if isinstance(node, nodes.Derivative) and isinstance(node.top, nodes.Ref) and node.top.name == LOSS:
+                parts.append((node.bottom.name, True))
+            elif isinstance(node, nodes.Ref) and id(node) not in below and _is_shifted(node) == is_before:
+                parts.append((node.name, False))
+    return parts
+
+
+def _is_shifted(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Ref) and any(isinstance(index, nodes.Add) for index in node.indices or ())
+
+
+def _entry(symbol: str, group: list[Executed], array: Array) -> str:
+    """The entry at the lower right of the first table in numbers: its token sees all others, under a mask, too."""
+    place = tuple(length - 1 if axis >= array.ndim - 2 else 0 for axis, length in enumerate(array.shape))
+    text = substituted(group, place)
+    if not text:
+        return ""
+    counted = [str(k + 1) for k in place]
+    if symbol.endswith(")"):
+        symbol, counted = f"{symbol[:-3]}({counted[0]})", counted[1:]
+    joint = "," if any(len(k) > 1 for k in counted) else ""
+    index = f"_{joint.join(counted)}" if counted else ""
+    return f"{symbol}{index} = {text} = {number(float(array[place]))}"
 
 
 def _sum_of_one(steps: Sequence[Step]) -> list[Step]:

@@ -17,6 +17,7 @@ Array = npt.NDArray[Any]
 
 INDENT = "    "
 LONGEST_LABEL = 8  # columns of the terminal that a token may take
+MOST_TABLES = 4  # one below the other, for the indices of an axis; of more the first two and the last are
 DECIMALS = 3
 SIGNIFICANT = 3  # digits that the largest number of a small array keeps
 PARTS = {"given": "Given", "forward": "Forward", "backward": "Backward"}
@@ -43,6 +44,9 @@ class Step:
         The paragraph of the page before the first of them, if there is one.
     array : ndarray
         One axis for each letter of `axes`. Minus infinity stands for a pair that is masked out.
+    entry : str
+        One entry with numbers in the place of the letters, such as "dL/dS_11 = 0.882 (1.5 - 1.332) = 0.148"; empty
+        where no equation is of single numbers.
     """
 
     part: Literal["given", "forward", "backward"]
@@ -53,6 +57,7 @@ class Step:
     formula: str
     sentence: str
     array: Array
+    entry: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -131,7 +136,9 @@ def _written(trace: Trace, number: int, step: Step, width: int, with_sentence: b
     else:
         lines = [title, *(line.rjust(width) for line in _wrapped(tags, width))]
     lines += _wrapped(step.sentence, width, INDENT) if step.sentence and with_sentence else []
-    for line in step.formula.split("\n") if step.formula else ():
+    for line in (*step.formula.split("\n"), step.entry):
+        if not line:
+            continue
         fits = width_of(line) <= width - len(INDENT)
         for piece in [line] if fits else re.split(" (?== )", line):
             lines += _wrapped(piece, width, INDENT + "  " * piece.startswith(("=", "+", "-")), INDENT * 2)
@@ -139,19 +146,22 @@ def _written(trace: Trace, number: int, step: Step, width: int, with_sentence: b
 
 
 def _tables(trace: Trace, step: Step, width: int) -> list[str]:
-    """The array: a row of numbers, a table, or a table for each index of its first axis; of many tokens the first."""
-    digits = _decimals(step.array)
-    if step.array.ndim < 3:
-        return _table(trace, step.axes, step.array, digits, width)
-    lines: list[str] = []
-    first, rest = step.axes[0], step.axes[1:]
-    of_tokens = first in trace.of_tokens
-    shown = step.array[:1] if of_tokens else step.array
-    for label, slab in zip(trace.labels(first, len(step.array)), shown, strict=False):
-        lines.append(f"{INDENT}{first} = {label}:")
-        lines += _table(trace, rest, slab, digits, width) if slab.ndim < 3 else [f"{INDENT}{slab.shape}"]
-    if len(shown) < len(step.array):
-        lines.append(f"{INDENT}and so on, a table for each token")
+    """The array: a row of numbers, a table, or a table for each index of its axes before the last two."""
+    digits, lines = _decimals(step.array), []
+
+    def write(axes: str, array: Array, labels: str) -> None:
+        if array.ndim < 3:
+            lines.extend([f"{INDENT}{labels}:"] if labels else [])
+            lines.extend(_table(trace, axes, array, digits, width))
+            return
+        count = len(array)
+        shown = range(count) if count <= MOST_TABLES else (0, 1, count - 1)
+        for label, k in [(trace.labels(axes[0], count)[k], k) for k in shown]:
+            if k == count - 1 and len(shown) < count:
+                lines.append(f"{INDENT}{axes[0]} = 3 to {k}: left out here")
+            write(axes[1:], array[k], f"{labels}{', ' if labels else ''}{axes[0]} = {label}")
+
+    write(step.axes, step.array, "")
     return lines
 
 

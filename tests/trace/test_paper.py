@@ -1,5 +1,6 @@
 """Steps are printed in columns, and fit their paper."""
 
+import pytest
 from helpers import each
 
 from attention_np import trace
@@ -11,7 +12,7 @@ from .traced import OPS, SENTENCE, every_op
 @every_op
 @each(
     ("sentence", "is_causal", "width"),
-    [(SENTENCE, True, 100), ("严谨地思考很难", False, 64)],
+    [(SENTENCE, True, 100), ("严谨地思考很难", False, 44)],
     long=[(SENTENCE, True, 64), ("Internationalisation is hard for everybody, " * 3, False, 64)],
 )
 def test_the_paper_is_never_wider_than_it_is(op: str, sentence: str, is_causal: bool, width: int) -> None:
@@ -28,6 +29,7 @@ def test_a_step_prints_its_number_name_shape_tags_formula_and_table() -> None:
         "    Softmax makes the scores of one query positive and lets them sum to one. The",
         "    sum below the line runs over the keys, so every query has its own:",
         "    A_ij = e^S_ij/(sum_l e^S_il) = softmax_j(S_ij)",
+        "    A_22 = exp(-1.5)/(exp(1.5) + exp(-1.5)) = 0.047",
         "",
         "           a      b",
         "    a  1.000  0.000",
@@ -63,3 +65,30 @@ def test_an_all_zero_array_prints_as_zeros() -> None:
     alone = trace.dot_product("hello")  # one key: its weight is 1, whatever the score
     assert not alone["dL/dQ"].array.any()
     assert alone.text().count("hello  0.0  0.0  0.0  0.0") == 2
+
+
+def test_each_step_comes_after_what_it_is_made_of() -> None:
+    symbols = [step.symbol for step in trace.dot_product(SENTENCE).steps]
+    assert symbols.index("r") < symbols.index("dL/dS")
+    symbols = [step.symbol for step in trace.of("linear_attention", SENTENCE).steps]
+    assert symbols[6:11] == ["R(t)", "M", "U", "S(t)", "O"]
+    assert symbols.index("D(t)") < symbols.index("W") < symbols.index("E(t)")
+
+
+def test_all_inputs_are_printed_and_nothing_grows_by_a_decay() -> None:
+    steps = trace.of("linear_attention", SENTENCE)
+    assert set(steps["beta"].array.round(9)) <= {0.4, 0.6, 0.8}
+    assert steps["g"].array.max() <= 0 > steps["g"].array.min()
+
+
+def test_tables_of_many_tokens_are_the_first_and_the_last_and_say_so() -> None:
+    text = trace.additive("a b c d e 🎉").text()
+    assert [label for label in ("a", "b", "c", "e", "🎉") if f"    i = {label}:\n" in text] == ["a", "b", "🎉"]
+    assert "    i = 3 to 5: left out here\n" in text
+    assert "left out" not in trace.additive("a b c d").text()
+
+
+def test_a_trace_has_as_many_features_as_it_was_asked_for() -> None:
+    assert trace.of("rotary", "a b", d=4)["X"].shape == (2, 4)
+    with pytest.raises(ValueError, match="d must be a multiple of 2 here, not 3"):
+        trace.of("rotary", "a b", d=3)

@@ -23,6 +23,7 @@ __all__ = ["Done", "Program", "Run", "ShownEquation", "output_block", "run"]
 
 LONGEST = 300  # seconds
 COLUMNS = 76  # that fit beside the navigation
+NARROW = 44  # that fit a telephone
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +38,9 @@ class Done(NamedTuple):
 
 
 @contextmanager
-def run(arguments: list[str], root: Path) -> Iterator[Done]:
+def run(arguments: list[str], root: Path, columns: int = COLUMNS) -> Iterator[Done]:
     """Run Python with `arguments` in an empty folder; it opens no window."""
-    settings = {"MPLBACKEND": "Agg", "COLUMNS": str(COLUMNS), "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    settings = {"MPLBACKEND": "Agg", "COLUMNS": str(columns), "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(  # noqa: S603
             [sys.executable, *arguments],
@@ -53,13 +54,13 @@ def run(arguments: list[str], root: Path) -> Iterator[Done]:
         yield Done(done.returncode, done.stdout.rstrip(), done.stderr.strip(), Path(folder))
 
 
-def output_block(text: str) -> nodes.literal_block:
+def output_block(text: str, *classes: str) -> nodes.literal_block:
     """What a program printed."""
-    return nodes.literal_block(text, text, language="text", classes=["output"])
+    return nodes.literal_block(text, text, language="text", classes=["output", *classes])
 
 
 class Run(SphinxDirective):
-    """``{run} trace "I love AI"``: a command of the package, and what it prints."""
+    """``{run} trace "I love AI"``: a command of the package, and what it prints, in narrow lines on a telephone."""
 
     required_arguments = 1
     final_argument_whitespace = True
@@ -67,10 +68,13 @@ class Run(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Run it."""
         command = f"python -m attention_np {self.arguments[0]}"
-        with run(shlex.split(command)[1:], Path(self.env.srcdir)) as done:
-            if done.code:
-                log.warning("%s failed: %s", command, done.errors, location=self.get_location())
-            return [nodes.literal_block(command, command, language="text"), output_block(done.printed)]
+        blocks: list[nodes.Node] = [nodes.literal_block(command, command, language="text")]
+        for columns, name in ((COLUMNS, "wide"), (NARROW, "narrow")):
+            with run(shlex.split(command)[1:], Path(self.env.srcdir), columns) as done:
+                if done.code:
+                    log.warning("%s failed: %s", command, done.errors, location=self.get_location())
+                blocks.append(output_block(done.printed, name))
+        return blocks
 
 
 class Program(SphinxDirective):
