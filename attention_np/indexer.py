@@ -124,7 +124,7 @@ def forward(
      [5. 2.]]
     """
     query, key, weights = as_floating("query", query), as_floating("key", key), as_floating("weights", weights)
-    shape = _scores_shape(query, key, weights)
+    shape = scores_shape(query, key, weights)
     mask = None if mask is None else np.atleast_2d(as_mask(mask, shape))
     as_number("scale", scale)  # None is no scale here
     scale = as_scale(scale, query.shape[-1], precision(query, key, weights).compute)
@@ -244,7 +244,7 @@ def top_k(scores: npt.ArrayLike, k: int) -> npt.NDArray[np.int64]:
     return chosen
 
 
-def _scores_shape(query: Array, key: Array, weights: Array) -> tuple[int, ...]:
+def scores_shape(query: Array, key: Array, weights: Array) -> tuple[int, ...]:
     """(..., n, m), if the arrays are heads of n queries, m keys, and a weight of each head of a query."""
     shapes = f"(query.shape={query.shape}, key.shape={key.shape}, weights.shape={weights.shape})"
     if query.ndim < 3:

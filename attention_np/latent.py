@@ -194,7 +194,7 @@ def forward(
     added, is_absorbed = as_bias(bias, *arrays), as_flag("absorbed", absorbed)
     if is_absorbed and any(getattr(one, "of", None) == "key" for one in biases.terms_of(added)):
         raise ValueError("bias reads the keys, of which the absorbed form has none: use absorbed=False")
-    shape = _scores_shape(query, of_queries, latent, of_keys, w_key, w_value)
+    shape = scores_shape(query, of_queries, latent, of_keys, w_key, w_value)
     width = query.shape[-1] + (0 if of_queries is None else of_queries.shape[-1])
     biases.check(added, shape, width)
     sink = as_sink(sink, shape, *arrays)
@@ -433,7 +433,7 @@ def jvp(
 double_backward = passes.second_derivative(attend, backward)
 
 
-def _scores_shape(
+def scores_shape(
     query: Array,
     query_rotary: Array | None,
     latent: Array,

@@ -116,33 +116,13 @@ def test_it_is_dot_product_attention_of_keys_and_values_made_of_the_latents(abso
 
 @BOTH
 def test_output_and_gradients_are_right_in_every_digit(absorbed: bool) -> None:
-    """Against 50 digits: keys and values of each head, and attention as `known_answers` has it."""
     given, d_output = arrays(), normal(20, H, N, D_V)
     output, cache = latent.forward(**given, absorbed=absorbed, is_causal=True)
     gradients = latent.backward(d_output, cache)
-    with truth.LOCK, truth.MP.workdps(truth.DIGITS):
-        x = {name: truth._exact(array) for name, array in given.items()}
-        wanted: dict[str, Any] = {"output": [], "query": [], "query_rotary": [], "w_key": [], "w_value": []}
-        d_latent, d_key_rotary = np.zeros((M, R)), np.zeros((M, D_R))
-        for h in range(H):
-            key = np.concatenate([x["latent"] @ x["w_key"][h], x["key_rotary"]], axis=-1)
-            query = np.concatenate([x["query"][h], x["query_rotary"][h]], axis=-1)
-            of_head = {"query": query, "key": key, "value": x["latent"] @ x["w_value"][h]}
-            of_head["d_output"] = truth._exact(d_output[h])
-            found = truth.OPS["dot_product"](truth.Exact(), of_head, {"is_causal": True})
-            d_keys = found["d_key"][:, :D_N]
-            wanted["output"].append(found["output"])
-            wanted["query"].append(found["d_query"][:, :D_N])
-            wanted["query_rotary"].append(found["d_query"][:, D_N:])
-            wanted["w_key"].append(x["latent"].T @ d_keys)
-            wanted["w_value"].append(x["latent"].T @ found["d_value"])
-            d_latent = d_latent + d_keys @ x["w_key"][h].T + found["d_value"] @ x["w_value"][h].T
-            d_key_rotary = d_key_rotary + found["d_key"][:, D_N:]
-    wanted |= {"latent": d_latent, "key_rotary": d_key_rotary}
-    exact = {name: np.array(rows, object).astype(float) for name, rows in wanted.items()}
-    assert_close(output, exact.pop("output"), 3e-15)
-    for name, expected in exact.items():
-        assert_close(getattr(gradients, name), expected, 1e-14)
+    exact = truth.answers("latent", given | {"d_output": d_output}, {"is_causal": True})
+    assert_close(output, exact["output"].astype(float), 3e-15)
+    for name in given:
+        assert_close(getattr(gradients, name), exact[f"d_{name}"].astype(float), 1e-14)
 
 
 def test_the_absorbed_form_makes_no_keys_and_no_values_of_heads() -> None:

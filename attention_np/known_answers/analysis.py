@@ -174,9 +174,14 @@ class Analysis:
         """An array of them."""
         return exact(np.zeros(shape))
 
-    def where(self, some: Array, x: Computed) -> Computed:
-        """`x` there, and zero elsewhere."""
-        return self.map(x, lambda a: np.where(some, a, 0))
+    def where(self, some: Array, x: Computed, other: float = 0) -> Computed:
+        """`x` there, and `other` elsewhere."""
+        return Computed(np.where(some, x.value, other), np.where(some, x.error, 0))
+
+    def in_any_form(self, *forms: Callable[[], dict[str, Computed]]) -> dict[str, Computed]:
+        """What is the same in several forms, with the errors of the worst."""
+        ways = [form() for form in forms]
+        return {name: self.either(*(way[name] for way in ways)) for name in ways[0]}
 
     def joined(self, rows: list[Computed]) -> Computed:
         """Rows, each (..., 1, d), below each other."""

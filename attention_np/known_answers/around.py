@@ -218,6 +218,34 @@ def _deformable(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     }
 
 
+def _indexer(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    query, key, weights = inputs["query"], inputs["key"], inputs["weights"]
+    *leading, n, m = inputs["d_output"].shape
+    visible = np.broadcast_to(inputs.get("mask", np.True_), (*leading, n, m))
+    of_heads, keys = visible[..., None, :, :], rules.map(key, lambda a: a[..., None, :, :])  # (..., 1, m, d)
+    scale = rules.scale(options.get("scale", 1.0), query.shape[-1])
+    products = rules.scores(query, keys, scale, None, of_heads)  # (..., h, n, m)
+    _, slopes = rules.activation(products, "relu")
+    activated = rules.where(of_heads, rules.rounded(rules.times(products, slopes)))
+    of_queries = rules.map(weights, lambda a: a[..., None])  # (..., h, n, 1)
+    d_heads = rules.map(rules.where(visible, inputs["d_output"]), lambda a: a[..., None, :, :])  # (..., 1, n, m)
+    d_products = rules.rounded(rules.times(rules.times(d_heads, of_queries), slopes))
+    scaled = rules.times(d_products, scale)
+    d_key = rules.product(scaled.swapaxes(-1, -2), query, n + ROUNDINGS)  # (..., h, m, d)
+    return {
+        "output": rules.where(visible, rules.summed(rules.times(activated, of_queries), -3), -np.inf),
+        "d_query": rules.sum_to(rules.product(scaled, keys, m + ROUNDINGS), query.shape),
+        "d_key": summed_over_heads(rules, d_key, key.shape),
+        "d_weights": rules.sum_to(rules.summed(rules.times(d_heads, activated), -1), weights.shape),
+    }
+
+
+def summed_over_heads(rules: Arithmetic, d_x: Numbers, shape: tuple[int, ...]) -> Numbers:
+    """The gradient of what is of this shape, and the same for all heads, from (..., h, m, d)."""
+    total = rules.sum_to(d_x, (*shape[:-2], 1, *shape[-2:]))
+    return rules.map(total, lambda a: a.reshape(shape))
+
+
 def hats(u: Array, size: int) -> tuple[Array, Array]:
     """How near locations `u`, (...), counted in pixels from the centre of the first, are to each of `size` centres."""
     distance = u[..., None] - np.arange(size)
@@ -241,4 +269,5 @@ AROUND: dict[str, Program] = {
     "cross_entropy": _cross_entropy,
     "pooling": _pooling,
     "deformable": _deformable,
+    "indexer": _indexer,
 }

@@ -31,7 +31,7 @@ ABOUT = (
     "hvp_NAME is the gradient of g with respect to the input NAME, d_d_output that with respect to d_output.",
     "An option that is left out has its default: scale 1 / sqrt(d_k), is_causal false, axis -1.",
     "A mask is true where a query may attend to a key. A query that may attend to nothing has zeros for its output "
-    "(before the last projection) and minus infinity for its logsumexp.",
+    "(before the last projection) and minus infinity for its logsumexp. What an indexer hides is minus infinity.",
     "logsumexp is that of the scores that softmax is taken of: scaled, capped, with bias and sink, without what is "
     "hidden.",
     "slopes, table, embedding and log_f make a bias: -slopes |i - j| (ALiBi), a number for each bucket of j - i (T5; "

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_np._lib.arrays import Array
-from attention_np.known_answers.around import AROUND
+from attention_np.known_answers.around import AROUND, summed_over_heads
 from attention_np.known_answers.by_position import BIASES, Arithmetic, Numbers, Options, position_biases
 
 SCALING = 6  # roundings of a score besides those of its sum: the scale, its square root for both factors, the bias
@@ -368,6 +368,88 @@ def _prepared(
     return x, take_back
 
 
+def _latent(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    """Latent attention has two forms, and a kernel may carry out either."""
+    answers: dict[str, Numbers] = rules.in_any_form(
+        lambda: _latent_plain(rules, inputs, options), lambda: _latent_absorbed(rules, inputs, options)
+    )
+    return answers
+
+
+def _latent_plain(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    """Of keys and values of each head."""
+    w_key, w_value = inputs["w_key"], inputs["w_value"]
+    latents, terms = _of_all_heads(rules, inputs["latent"]), w_key.shape[-2] + SCALING  # (..., 1, m, r)
+    keys, values = (rules.rounded(rules.product(latents, w, terms)) for w in (w_key, w_value))
+    attention, (d_query, d_keys, d_values) = _attend_by_position(rules, inputs, options, inputs["query"], keys, values)
+    answers, to_latents = {"d_query": d_query}, []
+    for name, d_made, w in (("w_key", d_keys, w_key), ("w_value", d_values, w_value)):
+        d_made = rules.rounded(d_made)  # (..., h, m, d_n), (..., h, m, d_v)
+        d_w = rules.product(d_made.swapaxes(-1, -2), latents, d_made.shape[-2] + SCALING).swapaxes(-1, -2)
+        answers[f"d_{name}"] = rules.sum_to(d_w, w.shape)
+        to_latents.append(rules.product(d_made, w.swapaxes(-1, -2), w.shape[-1] + SCALING))  # (..., h, m, r)
+    return attention | answers | {"d_latent": _to_latent(rules, to_latents, inputs["latent"].shape)}
+
+
+def _latent_absorbed(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    """Of the latents themselves, to which the queries are taken, and the output from them."""
+    query, w_key, w_value, d_output = (inputs[name] for name in ("query", "w_key", "w_value", "d_output"))
+    latents, across = _of_all_heads(rules, inputs["latent"]), w_value.swapaxes(-1, -2)
+    absorbing = rules.rounded(rules.product(query, w_key.swapaxes(-1, -2), w_key.shape[-1] + SCALING))
+    d_heads = rules.rounded(rules.product(d_output, across, across.shape[-2] + SCALING))  # (..., h, n, r)
+    width = query.shape[-1] + (inputs["query_rotary"].shape[-1] if "query_rotary" in inputs else 0)
+    inner, options = {**inputs, "d_output": d_heads}, {"scale": width**-0.5, **options}  # as of the plain form
+    attention, (d_absorbing, *to_latents) = _attend_by_position(rules, inner, options, absorbing, latents, latents)
+    heads, d_absorbing = rules.rounded(attention["output"]), rules.rounded(d_absorbing)
+    d_query = rules.product(d_absorbing, w_key, w_key.shape[-2] + SCALING)
+    d_w_key = rules.product(d_absorbing.swapaxes(-1, -2), query, query.shape[-2] + SCALING)
+    d_w_value = rules.product(d_output.swapaxes(-1, -2), heads, heads.shape[-2] + SCALING).swapaxes(-1, -2)
+    return attention | {
+        "output": rules.product(heads, w_value, w_value.shape[-2] + SCALING),
+        "d_query": rules.sum_to(d_query, query.shape),
+        "d_w_key": rules.sum_to(d_w_key, w_key.shape),
+        "d_w_value": rules.sum_to(d_w_value, w_value.shape),
+        "d_latent": _to_latent(rules, to_latents, inputs["latent"].shape),
+    }
+
+
+def _attend_by_position(
+    rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options, query: Numbers, key: Numbers, value: Numbers
+) -> tuple[dict[str, Numbers], tuple[Numbers, Numbers, Numbers]]:
+    """Dot-product attention with the rotary parts beside queries and keys: its answers, and gradients of the three."""
+    own, parts = query.shape[-1], [query, key]
+    if "query_rotary" in inputs:
+        turned = inputs["query_rotary"], _of_all_heads(rules, inputs["key_rotary"])
+        parts = [_beside(rules, x, y) for x, y in zip(parts, turned, strict=True)]
+    taken = {name: inputs[name] for name in ("mask", "bias", "sink", "d_output") if name in inputs}
+    taken |= dict(zip(("query", "key", "value"), (*parts, value), strict=True))
+    answers = _dot_product(rules, taken, options)
+    d_query, d_key, d_value = (answers.pop(f"d_{name}") for name in ("query", "key", "value"))
+    if "query_rotary" in inputs:
+        of_queries, of_keys = (rules.map(x, lambda a: a[..., own:]) for x in (d_query, d_key))
+        answers["d_query_rotary"] = rules.sum_to(of_queries, inputs["query_rotary"].shape)
+        answers["d_key_rotary"] = summed_over_heads(rules, of_keys, inputs["key_rotary"].shape)
+    d_query, d_key = (rules.map(x, lambda a: a[..., :own]) for x in (d_query, d_key))
+    return answers, (rules.sum_to(d_query, query.shape), rules.sum_to(d_key, key.shape), d_value)
+
+
+def _of_all_heads(rules: Arithmetic, x: Numbers) -> Numbers:
+    """(..., m, d) as (..., 1, m, d)."""
+    return rules.map(x, lambda a: a[..., None, :, :])
+
+
+def _beside(rules: Arithmetic, x: Numbers, other: Numbers) -> Numbers:
+    """The features of both."""
+    leading = np.broadcast_shapes(x.shape[:-1], other.shape[:-1])
+    parts = (rules.map(y, lambda a: np.broadcast_to(a, (*leading, a.shape[-1]))) for y in (x, other))
+    return rules.joined([y.swapaxes(-1, -2) for y in parts]).swapaxes(-1, -2)
+
+
+def _to_latent(rules: Arithmetic, parts: list[Numbers], shape: tuple[int, ...]) -> Numbers:
+    """The gradient of the latents, by keys and by values of heads, (..., h, m, r)."""
+    return rules.plus(*(rules.rounded(summed_over_heads(rules, x, shape)) for x in parts))
+
+
 def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
     of_tokens = ("query", "key", "value", "log_decay", "beta", "probe", "response")
     names = [name for name in of_tokens if name in inputs]
@@ -582,6 +664,7 @@ OPS: dict[str, Callable[[Arithmetic, Mapping[str, Numbers], Options], dict[str, 
     "additive": _additive,
     "multi_head": _multi_head,
     "linear_attention": _linear_attention,
+    "latent": _latent,
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
     "rotary": _rotary,

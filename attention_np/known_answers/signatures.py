@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from attention_np import biases, rotary, weightings
+from attention_np import biases, indexer, latent, rotary, weightings
 from attention_np._lib import json
 from attention_np._lib.arguments import (
     broadcast_leading,
@@ -146,6 +146,24 @@ def _linear_attention(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape
         raise ValueError(f"{tokens[-1]} states of the shape {state} are more than a case may have")
     _check_shape("d_final_state", inputs["d_final_state"].shape, state)
     return (*tokens, value.shape[-1]), state
+
+
+def _latent(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
+    del options  # none of them changes a shape
+    if ("query_rotary" in inputs) != ("key_rotary" in inputs):
+        raise ValueError("query_rotary and key_rotary are both given or none")
+    names = "query", "query_rotary", "latent", "key_rotary", "w_key", "w_value"
+    scores = latent.scores_shape(*(inputs.get(name) for name in names))  # type: ignore[arg-type]
+    features = max(inputs["latent"].shape[-1], inputs["w_key"].shape[-1], inputs["w_value"].shape[-1])
+    _check_scores(inputs, scores, features)
+    return (*scores[:-1], inputs["w_value"].shape[-1]), scores[:-1]
+
+
+def _indexer(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
+    del options  # it changes no shape
+    scores = indexer.scores_shape(inputs["query"], inputs["key"], inputs["weights"])
+    _check_scores(inputs, scores, inputs["query"].shape[-3])
+    return scores, None
 
 
 def _normalisation(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
@@ -303,24 +321,29 @@ def _attention(
     inputs: Arrays, options: Mapping[str, Any], query: Array, key: Array, value: Array, hidden: int = 1
 ) -> tuple[Shape, Shape | None]:
     scores = scores_shape(query, key, value)
-    if prod(scores) * hidden > MOST_SCORES:
-        raise ValueError(f"scores of the shape {scores} are more than a case may have")
-    _check_broadcasts(inputs, scores)
+    _check_scores(inputs, scores, hidden)
     biases.check(made_bias(inputs, options), scores, key.shape[-1])
     if "scale" in inputs:
         check_broadcasts_to("scale", inputs["scale"], (*scores[:-1], 1), "(..., n, 1) of the scores")
         if "scale" in options:
             raise ValueError("scale is among the inputs and among the options")
-    if "sink" in inputs:
-        check_broadcasts_to("sink", inputs["sink"], scores[:-2], "the leading axes of the scores")
-        if "weights_by" in options:
-            raise ValueError("a sink is one more score of a softmax, and weights_by is among the options")
+    if "sink" in inputs and "weights_by" in options:
+        raise ValueError("a sink is one more score of a softmax, and weights_by is among the options")
     leading = np.broadcast_shapes(scores[:-2], value.shape[:-2])
     output = (*leading, scores[-2], value.shape[-1])
     if "weights_by" in options:
         made_weighting(options["weights_by"])
         return output, None
     return output, scores[:-1]
+
+
+def _check_scores(inputs: Arrays, scores: Shape, for_each: int) -> None:
+    """Refuse more scores than fit in memory, with so many numbers for each, and what does not broadcast to them."""
+    if prod(scores) * for_each > MOST_SCORES:
+        raise ValueError(f"scores of the shape {scores} are more than a case may have")
+    _check_broadcasts(inputs, scores)
+    if "sink" in inputs:
+        check_broadcasts_to("sink", inputs["sink"], scores[:-2], "the leading axes of the scores")
 
 
 def _check_broadcasts(inputs: Arrays, scores: Shape) -> None:
@@ -483,6 +506,13 @@ SIGNATURES = {
         _linear_attention,
         "final_state",
     ),
+    "latent": Signature(
+        ("query", "latent", "w_key", "w_value"),
+        ("query_rotary", "key_rotary", "mask", "bias", "sink"),
+        {"scale": json.as_finite, "is_causal": json.as_flag, "softcap": json.as_finite},
+        (),
+        _latent,
+    ),
     "rms_norm": Signature(("x",), ("gain",), {"epsilon": json.as_finite}, (), _normalisation),
     "layer_norm": Signature(("x",), ("gain", "b"), {"epsilon": json.as_finite}, (), _normalisation),
     "rotary": Signature(("x",), ("positions",), OF_ROTARY | OF_SECTIONS, (), _rotary),
@@ -508,4 +538,5 @@ SIGNATURES = {
         ("shapes",),
         _deformable,
     ),
+    "indexer": Signature(("query", "key", "weights"), ("mask",), {"scale": json.as_finite}, (), _indexer),
 }

@@ -109,9 +109,13 @@ class Exact:
         """An array of them."""
         return _zeros(shape)
 
-    def where(self, some: Array, x: Array) -> Array:
-        """`x` there, and zero elsewhere."""
-        return np.where(some, x, ZERO)
+    def where(self, some: Array, x: Array, other: float = 0) -> Array:
+        """`x` there, and `other` elsewhere."""
+        return np.where(some, x, MP.mpf(other))
+
+    def in_any_form(self, *forms: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+        """What is the same in several forms."""
+        return forms[0]()
 
     def joined(self, rows: list[Array]) -> Array:
         """Rows, each (..., 1, d), below each other."""

@@ -163,6 +163,8 @@ def of_op(op: ModuleType) -> Function:
         mask = {"mask": arrays.pop("mask")} if "mask" in arrays else {}
         if "num_heads" in options:
             arrays, tangents = with_parameters(arrays), with_parameters(tangents)
+        if "latent" in arrays:  # whose rotary parts have no default
+            arrays = {"query_rotary": None, "key_rotary": None, **arrays}
         of_bias = biases_in(arrays)
         if of_bias:
             bias = made_bias(inputs, options)

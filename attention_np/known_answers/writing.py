@@ -35,8 +35,8 @@ def write(
     directory : path
         Made if it is not there. An empty one, or one that holds an earlier set and nothing else, is replaced.
     ops : iterable of str, optional
-        Of "softmax", "dot_product", "additive", "multi_head", "linear_attention", by default all. "blockwise" stands
-        for dot_product, whose answers are its own.
+        Those of `attention_np.OPS` that have answers, by default all. "blockwise" stands for dot_product, whose answers
+        are its own.
     dtypes : iterable of str, optional
         Of "float64", "float32", "float16", "bfloat16", by default all.
     progress : callable, optional

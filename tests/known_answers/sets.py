@@ -18,6 +18,7 @@ FEW = {
     "additive": ["plain"],
     "multi_head": ["self-attention"],
     "linear_attention": ["kda", "padding"],
+    "latent": ["sink"],
     "rms_norm": ["gain"],
     "layer_norm": ["gain"],
     "rotary": ["positions"],
@@ -28,6 +29,7 @@ FEW = {
     "weightings": ["entmax-1-5", "stick-breaking"],
     "pooling": ["gated"],
     "deformable": ["at-the-edge"],
+    "indexer": ["mask"],
 }
 OF_ROWS = (
     "rms_norm",
@@ -39,6 +41,7 @@ OF_ROWS = (
     "weightings",
     "pooling",
     "deformable",
+    "indexer",
 )  # without scores, and so without a log-sum-exp
 BESIDE: dict[str, set[str]] = {x: {"final_state"} for x in ("linear_attention", "short_conv")} | {
     op: set() for op in OF_ROWS

@@ -1,9 +1,11 @@
 """The cases cover what the conventions name."""
 
 import numpy as np
+from helpers import each
 
 from attention_np import known_answers
 from attention_np.known_answers.examples import OPS, TAGS, all_examples
+from attention_np.known_answers.formats import DTYPES, dtype_of
 
 from .sets import Sets
 
@@ -38,3 +40,15 @@ def test_the_tags_of_a_case_say_what_it_holds() -> None:
         held |= {tag for tag in ("softcap", "scaling") if tag in options}
         held |= {"causal"} if options.get("is_causal") else set()
         assert held == {*example.tags} & {"mask", "bias", "sink", "softcap", "scaling", "causal"}
+
+
+@each("dtype", DTYPES)
+def test_no_product_of_an_indexer_is_near_the_kink_of_relu(dtype: str) -> None:
+    products = []
+    for example in all_examples():
+        if example.op == "indexer":
+            query, key = (example.inputs[x].astype(dtype_of(dtype)).astype(float) for x in ("query", "key"))
+            every = query @ key[..., None, :, :].swapaxes(-1, -2)  # (..., h, n, m)
+            shown = np.broadcast_to(example.inputs.get("mask", np.True_), every.shape)
+            products += np.abs(every[shown]).tolist()
+    assert 1e-4 < min(products) < 0.1  # a sum in float32 is off by 1e-6 here

@@ -8,7 +8,7 @@ import pytest
 from helpers import Array, Patch, Printed, each
 
 import attention_np
-from attention_np import known_answers
+from attention_np import known_answers, latent
 from attention_np.known_answers import verifying
 from attention_np.known_answers.examples import OPS, all_examples
 from attention_np.known_answers.formats import DTYPES
@@ -31,6 +31,17 @@ def test_every_op_gives_its_known_answers(request: pytest.FixtureRequest, name: 
     assert all("weights-by" in name and op == "blockwise" for name in report.skipped)  # those that see whole rows
     assert {x.array for x in report} >= {"output"} | BESIDE.get(op, {"logsumexp"})
     assert {x.case.partition("/")[0] for x in report} == dtypes
+
+
+def test_the_absorbed_form_of_latent_attention_gives_the_same_answers(answers: Sets, few: Path) -> None:
+    def absorbed(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        found = known_answers.of_op(latent)(inputs, {**options, "absorbed": True})
+        return found | {"logsumexp": found["logsumexp"].reshape(inputs["d_output"].shape[:-1])}  # heads are rows of one
+
+    for folder in (answers["latent"], few):
+        report = known_answers.verify(absorbed, folder, op="latent")
+        report.raise_if_failed()
+        assert not report.skipped
 
 
 @each("op", ["softmax", "dot_product", "blockwise", "additive", "multi_head"])

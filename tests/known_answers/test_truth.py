@@ -8,7 +8,7 @@ from helpers import each, some_of
 
 import attention_np
 from attention_np import known_answers
-from attention_np.known_answers import bounds, settling, truth
+from attention_np.known_answers import bounds, program, settling, truth
 from attention_np.known_answers.examples import all_examples
 from attention_np.known_answers.formats import FORMATS, Format, to_format
 
@@ -56,6 +56,20 @@ def test_the_numbers_whose_errors_are_bounded_are_the_answers(example: Any) -> N
         some, expected = finite(x), np.where(finite(x), x, 0).astype(float)
         difference = np.where(some, found[name].value - expected, 0)
         assert (np.abs(difference) <= found[name].error + 4 * EPSILON * np.abs(expected) + 1e-300).all()
+
+
+@each("example", *some_of([example for example in SMALL if example.op == "latent"], 3))
+def test_both_forms_of_latent_attention_have_the_same_answers(example: Any) -> None:
+    with truth.LOCK, truth.MP.workdps(truth.DIGITS):
+        exact = {name: x if x.dtype == np.bool_ else truth._exact(x) for name, x in example.inputs.items()}
+        plain, absorbed = (
+            form(truth.Exact(), exact, example.options) for form in (program._latent_plain, program._latent_absorbed)
+        )
+        assert plain.keys() == absorbed.keys()
+        for name, x in plain.items():
+            off = np.abs(absorbed[name] - x)[finite(x)]
+            # The absorbed form takes the default scale from a double.
+            assert (off <= (1e-40 if "scale" in example.options else 1e-13) * max(np.abs(x[finite(x)]))).all()
 
 
 @each("example", *some_of(SMALL[::7], 9))

@@ -6,6 +6,7 @@ from attention_np.known_answers.examples import (
     additive,
     around,
     dot_product,
+    latent,
     linear_attention,
     masked,
     multi_head,
@@ -33,6 +34,7 @@ def all_examples() -> list[Example]:
         additive,
         multi_head,
         linear_attention,
+        latent,
         rows,
         around,
     )

@@ -24,8 +24,9 @@ def _case(
 
 
 def examples() -> list[Example]:
-    """Every case of weightings, linear, activation, short_conv, cross_entropy, pooling and deformable."""
-    return [*_weights(), *_linear(), *_activations(), *_convolutions(), *_losses(), *_windows(), *_samples()]
+    """Every case of weightings, linear, activation, short_conv, cross_entropy, pooling, deformable and indexer."""
+    around = (_weights, _linear, _activations, _convolutions, _losses, _windows, _samples, _choices)
+    return [example for of_op in around for example in of_op()]
 
 
 def _weights() -> list[Example]:
@@ -210,5 +211,30 @@ def _samples() -> list[Example]:
             shapes=((1, 16),),
             locations=lambda x: spread(0, 1)(x[:, :, :1]),
             weights=lambda x: x[:, :, :1],
+        ),
+    ]
+
+
+def _choices() -> list[Example]:
+    of: dict[str, Shape] = {"query": (2, 3, 4, 5), "key": (2, 6, 5), "weights": (2, 3, 4)}
+    some = np.tri(4, 6, 1, bool) & np.array([[True], [False], [True], [True]])
+
+    def case(name: str, description: str, *tags: str, of: dict[str, Shape] = of, **changes: Any) -> Example:
+        return _case("indexer", name, description, *tags, of=of, d_output=(2, 4, 6), **changes)
+
+    return [
+        case("plain", "Three heads of four queries over six keys, in a batch of 2; some weights are negative."),
+        case("scale", "A scale of the products.", scale=0.375),
+        case("one-head", "One head.", of={"query": (2, 1, 4, 5), "key": (2, 6, 5), "weights": (2, 1, 4)}),
+        case("shared-keys", "Keys that the samples of a batch share.", "broadcast", of=of | {"key": (6, 5)}),
+        case("mask", "Hidden pairs are minus infinity, and their gradient is ignored.", "empty row", mask=some),
+        case(
+            "nan-behind-the-mask",
+            "The last key holds NaN, and so do queries and weights of a row of which nothing counts.",
+            "hidden non-finite",
+            mask=some,
+            query=filled(~some.any(axis=-1)[:, None], np.nan),
+            key=filled(~some.any(axis=0)[:, None], np.nan),
+            weights=filled(~some.any(axis=-1), np.nan),
         ),
     ]
