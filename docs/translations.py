@@ -1,7 +1,9 @@
 """Which translations are behind the pages that they translate: ``python -m docs.translations``.
 
-A translation names its original and the digest of it in its first line. When the original has changed, somebody
-compares the two; ``python -m docs.translations FILE ...`` then writes the digest of these translations again.
+The translation of ``docs/course/lookup.md`` is ``docs/zh/course/lookup.zh.md``, that of ``derivations/softmax.md`` is
+``docs/zh/derivations/softmax.zh.md``. Its first line names its original and the digest of it. When the original has
+changed, somebody compares the two; ``python -m docs.translations FILE ...`` then writes the first line of these
+translations again.
 """
 
 from __future__ import annotations
@@ -11,25 +13,31 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-__all__ = ["TRANSLATIONS", "behind", "original_of", "stamp"]
+__all__ = ["FOLDER", "ROOT", "TRANSLATIONS", "behind", "original_of", "programs", "stamp", "translation_of"]
 
 ROOT = Path(__file__).resolve().parents[1]
-TRANSLATIONS = sorted((ROOT / "docs" / "zh").rglob("*.zh.md"))
-STAMP = re.compile(r"\A<!-- translates (\S+), digest ([0-9a-f]{12}) -->\n")
+FOLDER, SUFFIX = ROOT / "docs" / "zh", ".zh.md"
+TRANSLATIONS = sorted(FOLDER.rglob(f"*{SUFFIX}"))
+STAMP = re.compile(r"\A(<!-- translates .*-->\n)?")
+PROGRAM = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 
 
 def original_of(translation: Path) -> Path:
-    """The page that a translation says it translates.
+    """The page that a translation translates."""
+    name = translation.relative_to(FOLDER).as_posix().removesuffix(SUFFIX)
+    return ROOT / ("" if name.startswith("derivations/") else "docs") / f"{name}.md"
 
-    Raises
-    ------
-    ValueError
-        If the first line does not say it.
-    """
-    match = STAMP.match(translation.read_text(encoding="utf-8"))
-    if match is None:
-        raise ValueError(f"{translation.name} does not begin with <!-- translates PAGE, digest ... -->")
-    return ROOT / match[1]
+
+def translation_of(page: Path) -> Path | None:
+    """The translation of a page, if there is one."""
+    name = page.relative_to(ROOT).as_posix().removeprefix("docs/")
+    file = FOLDER / f"{name.removesuffix('.md')}{SUFFIX}"
+    return file if file.is_file() else None
+
+
+def programs(text: str) -> list[tuple[str, str]]:
+    """The programs of a page, and what the page says that each prints."""
+    return PROGRAM.findall(text)
 
 
 def stamp(page: Path) -> str:
@@ -46,7 +54,8 @@ def behind(translation: Path) -> bool:
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         file = Path(name).resolve()
-        file.write_text(STAMP.sub(stamp(original_of(file)), file.read_text(encoding="utf-8")), encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
+        file.write_text(STAMP.sub(stamp(original_of(file)), text, count=1), encoding="utf-8")
     for file in TRANSLATIONS:
         if behind(file):
             print(f"{file.relative_to(ROOT)}: compare it with {original_of(file).relative_to(ROOT)}")  # noqa: T201

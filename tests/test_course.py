@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from attention_np.cli.verification import check_pages
+from docs.translations import programs
 
 ROOT = Path(__file__).parents[1]
 INDEX = ROOT / "docs" / "course.md"
@@ -13,7 +14,6 @@ ROWS = re.findall(
     r"^\| (\d+) \| \[(.+)\]\(course/(\w+)\.md\) \| (\d+) \|", INDEX.read_text(encoding="utf-8"), re.MULTILINE
 )
 CHAPTERS = [ROOT / "docs" / "course" / f"{name}.md" for _, _, name, _ in ROWS]
-BLOCK = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 LONG = ("training", "translation")  # they learn
 chapters = pytest.mark.parametrize(
     "chapter", [pytest.param(file, marks=[pytest.mark.long] * (file.stem in LONG), id=file.stem) for file in CHAPTERS]
@@ -30,9 +30,9 @@ def test_every_equation_of_the_course_holds() -> None:
 
 @chapters
 def test_every_program_prints_what_the_chapter_shows(chapter: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    programs = BLOCK.findall(chapter.read_text(encoding="utf-8"))
-    assert len(programs) >= 2  # of the chapter, and of its answers
-    for code, shown in programs:
+    found = programs(chapter.read_text(encoding="utf-8"))
+    assert len(found) >= 2  # of the chapter, and of its answers
+    for code, shown in found:
         exec(compile(code, str(chapter), "exec"), {"__name__": "__main__"})  # noqa: S102
         assert capsys.readouterr().out == shown
 
@@ -43,7 +43,7 @@ def test_a_chapter_has_what_the_course_promises(chapter: Path) -> None:
     assert len(re.findall(r"^```\{(?:moving|mechanism|results-of)\} \w+$", text, re.MULTILINE)) == 1
     parts = [text.index(f"\n## {heading}\n") for heading in ("By hand: an example", "The program", "Exercises")]
     assert parts == sorted(parts)
-    (program, _), *_ = BLOCK.findall(text[parts[1] :])
+    (program, _), *_ = programs(text[parts[1] :])
     assert sum(1 for line in program.splitlines() if line.strip()) <= 30
     asked, answered = text[parts[2] :].split("<summary>Answers</summary>")
     for told in (asked, answered):

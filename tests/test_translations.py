@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from docs.translations import ROOT, TRANSLATIONS, behind, original_of
+from docs.translations import ROOT, TRANSLATIONS, behind, original_of, programs, translation_of
 
-EQUATION = re.compile(r"^```\{equation\} (\S+)\n```$", re.MULTILINE)
+SHOWN = re.compile(r"^```\{equation\} (\S+)\n```$", re.MULTILINE)
+EQUATION = re.compile(rf"\\tag\{{([^}}]*)\}}|{SHOWN.pattern}", re.MULTILINE)
 FIGURE = re.compile(r"^```\{((?:moving|mechanism|results-of)\} \w+)$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 translations = pytest.mark.parametrize("file", TRANSLATIONS, ids=lambda file: file.name)
+
+
+def headings(text: str) -> list[str]:
+    """The levels of the headings."""
+    return re.findall(r"^(#+) ", FENCED.sub("", text), re.MULTILINE)
 
 
 @translations
@@ -20,14 +27,23 @@ def test_a_translation_was_compared_with_its_page_as_it_is(file: Path) -> None:
 @translations
 def test_a_translation_has_every_equation_program_and_figure_of_its_page(file: Path) -> None:
     text, page = file.read_text(encoding="utf-8"), original_of(file).read_text(encoding="utf-8")
-    assert EQUATION.findall(text) == re.findall(r"\\tag\{([^}]*)\}", page)
-    programs = re.findall(r"^```\{program\} (\d+)\n```$", text, re.MULTILINE)
-    assert [int(number) for number in programs] == list(range(1, page.count("\n```text\n") + 1))
+    assert SHOWN.findall(text) == [own or shown for own, shown in EQUATION.findall(page)]
+    numbers = re.findall(r"^```\{program\} (\d+)\n```$", text, re.MULTILINE)
+    assert [int(number) for number in numbers] == list(range(1, len(programs(page)) + 1))
     assert FIGURE.findall(text) == FIGURE.findall(page)
-    assert len(re.findall(r"^#+ ", text, re.MULTILINE)) == len(re.findall(r"^#+ ", page, re.MULTILINE))
+    assert headings(text) == headings(page)
     assert "$$" not in text  # equations have one source
 
 
-def test_the_course_is_translated_whole() -> None:
-    translated = {original_of(file) for file in TRANSLATIONS}
-    assert {*(ROOT / "docs" / "course").glob("*.md"), ROOT / "docs" / "course.md"} <= translated
+@translations
+def test_a_link_leads_to_the_translation_where_there_is_one(file: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+\.md)", file.read_text(encoding="utf-8")):
+        target = (file.parent / link).resolve()
+        assert target.is_file(), link
+        assert target in TRANSLATIONS or translation_of(target) is None, link
+
+
+def test_the_front_page_and_the_course_are_translated_whole() -> None:
+    pages = [ROOT / "docs" / f"{name}.md" for name in ("index", "course", "questions")]
+    pages += (ROOT / "docs" / "course").glob("*.md")
+    assert [page for page in pages if translation_of(page) is None] == []

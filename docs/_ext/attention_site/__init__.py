@@ -47,6 +47,8 @@ class _Build:
         equations.link_mentions(self.site, doctree, page)
         equations.link_tags_of_code(self.site, doctree, page)
         translations.link_translation(app, doctree, page)
+        if page.endswith(".zh"):
+            typography.join_lines(doctree)
         typography.keep_punctuation(doctree)
         typography.leave_plain(doctree)
         reference.number_citations(doctree)

@@ -15,12 +15,14 @@ from attention_site.verdicts import badge, badge_html
 __all__ = ["link_mentions", "link_tags_of_code", "show_equations"]
 
 TEXT_ONLY = "Text only."
-WITH_CODE = (
+IN_ENGLISH = (
     "Beside an equation stands the code that carries it out. An equation without code is a definition, an example or a "
-    "step of a proof."
+    "step of a proof.",
+    "The equations of this page are definitions, examples and steps of arguments: no code has to carry them out.",
 )
-WITHOUT_CODE = (
-    "The equations of this page are definitions, examples and steps of arguments: no code has to carry them out."
+IN_CHINESE = (
+    "等式旁边是实现它的代码。旁边没有代码的等式是定义、例子或证明的一步。",
+    "本页的等式是定义、例子和论证的步骤。没有代码需要实现它们。",
 )
 NOT_PROSE = (nodes.title, nodes.reference, nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
 
@@ -35,9 +37,11 @@ def show_equations(site: Site, doctree: nodes.document, page: str) -> None:
             _drop_text_only(outer)
             outer.parent.replace(outer, _card(site, block, tag, page))  # without its classes
             shown.append(tag)
-    if shown and page.startswith("derivations/"):
+    of_derivation = page.startswith(("derivations/", "docs/zh/derivations/"))
+    if shown and of_derivation:
         has_code = any(site.records[tag].cited_by for tag in shown)
-        guide = nodes.paragraph("", WITH_CODE if has_code else WITHOUT_CODE, classes=["guide"])
+        with_code, without_code = IN_CHINESE if page.endswith(".zh") else IN_ENGLISH
+        guide = nodes.paragraph("", with_code if has_code else without_code, classes=["guide"])
         title = next(iter(doctree.findall(nodes.title)))
         title.parent.insert(title.parent.index(title) + 1, guide)
 

@@ -1,43 +1,25 @@
 """Pages in another language: prose of their own, and the equations and programs of the page that they translate.
 
-A translation of ``docs/course/lookup.md`` is ``docs/zh/course/lookup.zh.md``. Its first line names its page, and the
-digest of that page when the two were last compared: ``python -m docs.translations`` says which are behind.
+Which page translates which, ``docs/translations.py`` says.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from attention_site.naming import HOME
 from attention_site.running import output_block
+from attention_site.site import FOLDERS
+from docs.translations import FOLDER, ROOT, original_of, programs, translation_of
 
-__all__ = ["ProgramOf", "link_translation", "original_of", "programs", "translation_of"]
+__all__ = ["ProgramOf", "link_translation"]
 
-FOLDER, SUFFIX = "docs/zh/", ".zh"
 NAMES = "English", "中文"  # of the languages
-_PROGRAM = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
-
-
-def original_of(page: str) -> str | None:
-    """The page that a page translates: what stands at the same place without the folder of the language."""
-    if not (page.startswith(FOLDER) and page.endswith(SUFFIX)):
-        return None
-    name = page.removeprefix(FOLDER).removesuffix(SUFFIX)
-    return name if name.startswith("derivations/") else f"docs/{name}"
-
-
-def translation_of(page: str) -> str:
-    """Where the translation of a page is, if there is one."""
-    return f"{FOLDER}{page.removeprefix('docs/')}{SUFFIX}"
-
-
-def programs(text: str) -> list[tuple[str, str]]:
-    """The programs of a page, and what each prints."""
-    return _PROGRAM.findall(text)
+MISSING = "本页尚无中文译文。以下为英文。"
 
 
 class ProgramOf(SphinxDirective):
@@ -47,25 +29,39 @@ class ProgramOf(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Take it from the original."""
-        original = original_of(self.env.docname)
-        if original is None:
+        here = ROOT / f"{self.env.docname}.md"
+        if not here.is_relative_to(FOLDER):
             raise self.error("only a translation shows the programs of another page")
-        file = Path(self.env.srcdir) / f"{original}.md"
+        file = original_of(here)
         self.env.note_dependency(str(file))
         shown = dict(enumerate(programs(file.read_text(encoding="utf-8")), start=1))
         number = self.arguments[0]
         if not number.isdecimal() or int(number) not in shown:
-            raise self.error(f"{original}.md has {len(shown)} programs, and none is number {number}")
+            raise self.error(f"{file.name} has {len(shown)} programs, and none is number {number}")
         code, printed = shown[int(number)]
-        return [nodes.literal_block(code, code.rstrip("\n"), language="python"), output_block(printed.rstrip("\n"))]
+        block = nodes.literal_block(code, code.rstrip("\n"), language="python")
+        return [block, output_block(printed.rstrip("\n"))] if printed else [block]
 
 
 def link_translation(app: Sphinx, doctree: nodes.document, page: str) -> None:
-    """Put a link to the page in the other language under the title."""
-    original = original_of(page)
-    other, name = (translation_of(page), NAMES[1]) if original is None else (original, NAMES[0])
-    title = next(doctree.findall(nodes.title), None)
-    if title is None or other not in app.env.found_docs:
+    """Put a link to the page in the other language under the title, or say in that language that there is none."""
+    here, title = ROOT / f"{page}.md", next(doctree.findall(nodes.title), None)
+    is_translation = here.is_relative_to(FOLDER)
+    if title is None or not (is_translation or Path(page).parent.as_posix() in ("docs", *FOLDERS)):
         return
-    link = nodes.reference("", name, internal=True, refuri=app.builder.get_relative_uri(page, other))
-    title.parent.insert(title.parent.index(title) + 1, nodes.paragraph("", "", link, classes=["language"]))
+    other = original_of(here) if is_translation else translation_of(here)
+    line = nodes.paragraph("", classes=["language"])
+    if other is None:
+        line += [nodes.inline("", MISSING, lang="zh-Hans"), _link(app, page, HOME, "中文首页")]
+    else:
+        line += _link(app, page, name_of(other), NAMES[not is_translation])
+    title.parent.insert(title.parent.index(title) + 1, line)
+
+
+def _link(app: Sphinx, page: str, target: str, text: str) -> nodes.reference:
+    return nodes.reference("", text, internal=True, refuri=app.builder.get_relative_uri(page, target))
+
+
+def name_of(file: Path) -> str:
+    """The name by which Sphinx knows a page."""
+    return file.relative_to(ROOT).as_posix().removesuffix(".md")

@@ -6,9 +6,20 @@ import re
 
 from docutils import nodes
 
-__all__ = ["keep_punctuation", "leave_plain"]
+__all__ = ["join_lines", "keep_punctuation", "leave_plain"]
 
-PUNCTUATION = re.compile(r"[^\w\s]\S*")
+HAN, WIDE = r"\u4e00-\u9fff", r"\u3000-\u303f\uff00-\uffef\u201c\u201d"  # Chinese characters and punctuation
+PUNCTUATION = re.compile(rf"[^\w\s][^\s{HAN}]*")
+BETWEEN = re.compile(rf"(?<=[{HAN}{WIDE}])\n(?=[{HAN}{WIDE}])|(?<=[{WIDE}])\n|\n(?=[{WIDE}])")
+
+
+def join_lines(doctree: nodes.document) -> None:
+    """Leave out the end of a line of the source between Chinese characters, where a browser would show a space."""
+    for end in list(doctree.findall(lambda node: isinstance(node, nodes.Text) and node == "\n")):
+        place = end.parent.index(end)
+        before, behind = (part.astext() for part in (end.parent[place - 1], end.parent[place + 1]))
+        if BETWEEN.search(f"{before[-1:]}\n{behind[:1]}"):
+            end.parent.remove(end)
 
 
 def keep_punctuation(doctree: nodes.document) -> None:
