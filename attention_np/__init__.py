@@ -12,7 +12,8 @@ says which keys are looked at. :mod:`~attention_np.masks` and, block by block, :
 attend to whom, and :mod:`~attention_np.biases` what is added to the scores by position.
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
-implementation in any language can be held against; :mod:`~attention_np.cost` counts operations and memory;
+implementation in any language can be held against; :mod:`~attention_np.conventions` says which conventions one follows;
+:mod:`~attention_np.cost` counts operations and memory;
 :mod:`~attention_np.trace` shows every step on a sentence, and :mod:`~attention_np.plot` draws.
 
 The pages that are named here and there, such as ``derivations/softmax.md``, are installed inside of the package; in a
@@ -52,7 +53,7 @@ FUNCTIONS = {  # and the modules that they are of
     "multi_head_attention": "functional",
     "scaled_dot_product_attention": "functional",
 }
-LATER = ("cost", "gradcheck", "known_answers", "plot", "trace")  # not among what `*` imports
+LATER = ("conventions", "cost", "gradcheck", "known_answers", "plot", "trace")  # not among what `*` imports
 
 if TYPE_CHECKING:  # for whoever reads this without running it; what runs imports a module when it is asked for
     from attention_np import activation as activation
@@ -60,6 +61,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import biases as biases
     from attention_np import blockwise as blockwise
     from attention_np import chain as chain
+    from attention_np import conventions as conventions
     from attention_np import cost as cost
     from attention_np import cross_entropy as cross_entropy
     from attention_np import deformable as deformable

@@ -46,7 +46,7 @@ def test_what_is_not_asked_for_is_not_imported() -> None:
 
 def test_the_types_of_every_public_function_are_tested() -> None:
     text = Path(__file__).with_name("typed.py").read_text(encoding="utf-8")
-    others = ("masks", "rules", "biases", "positions", "cost", "trace", "plot", "known_answers")
+    others = ("masks", "rules", "biases", "positions", "cost", "trace", "plot", "known_answers", "conventions")
     modules = [*attention_np.OPS, *others]
     for module in (attention_np, *(getattr(attention_np, name) for name in (*modules, "gradcheck"))):
         public = getattr(module, "__all__", None) or vars(module)

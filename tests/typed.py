@@ -18,6 +18,7 @@ from attention_np import (
     blockwise,
     cases,
     chain,
+    conventions,
     cost,
     cross_entropy,
     deformable,
@@ -318,6 +319,7 @@ def counting() -> None:
     assert_type(cases.all_cases(["softmax"]), list[cases.Case])
     assert_type(cases.drawn("softmax"), cases.Case)
     assert_type(cases.batch(["a b"], 4), cases.Batch)
+    assert_type(conventions.identify(dot_product.forward, options=["mask"]), conventions.Profile)
     assert_type(known_answers.write("answers"), int)
     assert_type(known_answers.load("answers"), Iterator[known_answers.KnownAnswer])
     assert_type(known_answers.verify(known_answers.of_op(dot_product), Path("answers")), known_answers.Conformance)

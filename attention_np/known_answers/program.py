@@ -60,16 +60,23 @@ def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Opti
     by_position, bias = position_biases(rules, inputs, options, scale), inputs.get("bias")
     for one in by_position:
         bias = one.added if bias is None else rules.plus(rules.rounded(bias), rules.rounded(one.added))
-    scores = rules.scores(query, key, scale, bias, visible, softcap)
+    after = options.get("softcap_after")  # "bias" or "mask": as others have it, of whom `conventions` knows
+    scores = uncapped = rules.scores(query, key, scale, bias, visible, None if after else softcap)
+    seen = visible
+    if after:
+        scores = rules.times(rules.tanh(rules.over(uncapped, softcap)), rules.number(softcap))
+    if after == "mask":
+        seen, scores = np.ones_like(visible), _hidden_at(rules, visible, scores, softcap)
     if "weights_by" in options:
         head, d_sink = _weighed(rules, scores, visible, value, inputs["d_output"], options["weights_by"]), None
     else:
-        head, d_sink = _attend(rules, scores, visible, value, inputs["d_output"], inputs.get("sink"))
-    d_products = head.d_scores
+        head, d_sink = _attend(rules, scores, seen, value, inputs["d_output"], inputs.get("sink"))
+    d_products = d_biased = rules.where(visible, head.d_scores) if after == "mask" else head.d_scores
     if softcap is not None:
-        uncapped = rules.scores(query, key, scale, None, visible)
+        uncapped = uncapped if after else rules.scores(query, key, scale, None, visible)
         slope = rules.tanh_slope(rules.tanh(rules.over(uncapped, softcap)))
         d_products = rules.rounded(rules.times(d_products, slope))
+        d_biased = d_products if after else d_biased
     scaled = rules.times(d_products, scale)
     answers = {
         "output": head.output,
@@ -82,18 +89,24 @@ def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Opti
         d_scaled = rules.rounded(rules.product(d_products, key, m + SCALING))
         answers["d_scale"] = rules.summed(rules.rounded(rules.times(d_scaled, query)), -1)  # (..., n)
     for one in by_position:
-        for name, x in one.backward(head.d_scores).items():  # some are of queries, keys and scales, too
+        for name, x in one.backward(d_biased).items():  # some are of queries, keys and scales, too
             answers[name] = rules.plus(rules.rounded(answers[name]), rules.rounded(x)) if name in answers else x
     answers["d_query"], answers["d_key"] = (rules.sum_to(answers[f"d_{x}"], inputs[x].shape) for x in ("query", "key"))
     if "scale" in inputs:
         answers["d_scale"] = rules.sum_to(answers["d_scale"][..., None], inputs["scale"].shape)
     if "bias" in inputs:
-        answers["d_bias"] = rules.sum_to(head.d_scores, inputs["bias"].shape)
+        answers["d_bias"] = rules.sum_to(d_biased, inputs["bias"].shape)
     if d_sink is not None:
         answers["d_sink"] = d_sink
     return answers | (
         _dot_product_tangents(rules, inputs, scale, visible, scores, scaled) if "v_query" in inputs else {}
     )
+
+
+def _hidden_at(rules: Arithmetic, visible: Array, scores: Numbers, softcap: float | None) -> Numbers:
+    """Scores of which those that are hidden are minus the softcap, as that of minus infinity is."""
+    there = rules.where(~np.broadcast_to(visible, scores.shape), rules.number(np.full(scores.shape, -(softcap or 0))))
+    return rules.plus(rules.where(visible, scores), there)
 
 
 def _visible(inputs: Mapping[str, Numbers], options: Options, n: int, m: int) -> Array:

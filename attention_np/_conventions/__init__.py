@@ -1,0 +1,1 @@
+"""What :mod:`attention_np.conventions` stands on: readings of a call, the calls it asks, and what libraries do."""
