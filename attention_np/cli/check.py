@@ -25,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an op or a page, of which each input is shown; by default all, a line each",
     )
     parser.add_argument("--all", action="store_true", help="print every case and every equation")
+    parser.add_argument(
+        "--show",
+        metavar="TAG",
+        help="one equation: its formula, the same in NumPy, its numbers in a worked example, its code",
+    )
     parser.add_argument("--derivations", type=Path, metavar="DIR", help="a folder of pages, or one page; also your own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to FILE as well")
 
@@ -39,6 +44,10 @@ def run(options: argparse.Namespace) -> int:
         return refuse(f"there are no derivation pages: {path} is missing, from which the cases of the ops are made")
     if not path.exists():
         return refuse(f"there is no folder or page {path}")
+    if options.show is not None:
+        from attention_np.cli import showing
+
+        return showing.show(options.show, path)
     pages = verification.page_names(path)
     names = [name if name in pages else name.replace("-", "_") for name in options.names]  # tags have hyphens
     alone = verification.stand_alone(path, names)

@@ -28,7 +28,7 @@ from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import relative_error
 
 if TYPE_CHECKING:
-    from attention_np.derivation import Verification
+    from attention_np.derivation import PageCheck, Verification
     from attention_np.gradcheck import InputReport
 
 FURTHER = {
@@ -190,16 +190,21 @@ def stand_alone(path: Path, names: Sequence[str] | None = None) -> bool:
     return all(page.header.op is None for page in read_pages([path]))
 
 
-def check_pages(path: Path, names: Sequence[str] | None = None) -> Verification:
-    """Every equation of the pages in a folder, or of those called `names`; the ops against them; who cites what."""
+def check_pages(
+    path: Path, names: Sequence[str] | None = None, look: Callable[[PageCheck], object] | None = None
+) -> Verification:
+    """Every equation of the pages in a folder, or of those called `names`; the ops against them; who cites what.
+
+    `look` is called with the check of each page.
+    """
     from attention_np.derivation import read_pages, verify
 
     pages, only = read_pages([path]), None if names is None else {name.replace("_", "-") for name in names}
     if stand_alone(path, names):
-        report = verify(pages, only=only)
+        report = verify(pages, only=only, look=look)
     else:
         sources = sorted(PACKAGE.rglob("*.py"))
-        report = verify(pages, sources=sources, operators=cases.OPS, root=PACKAGE.parent, only=only)
+        report = verify(pages, sources=sources, operators=cases.OPS, root=PACKAGE.parent, only=only, look=look)
         pageless = [op for op in cases.OPS if op not in page_names(path)]
         report.problems += [f"{path / op}.md:1: there is no page for the op {op}" for op in pageless]
     if names is not None:

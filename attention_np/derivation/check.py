@@ -54,6 +54,7 @@ class PageCheck:
         self.elsewhere = elsewhere or {}
         self.drawing = Drawing(page.header, Account(), seed, draws)
         self.scope = self.drawing.scope(page.header.names(), Definitions(), {}, {})
+        self.statements: dict[str, list[Statement]] = {}  # of the equations that do not fail, by their tags
         self.examples: dict[int, Scope] = {}  # by their headings; one that sets nothing has the scope of the page
 
     @property
@@ -100,6 +101,7 @@ class PageCheck:
 
     def _fail(self, record: Record, equation: Equation, fault: Fault) -> None:
         record.verdict, record.kind = "fails", fault.kind
+        self.statements.pop(equation.tag, None)
         record.message = show(self.page.path, self.page.text, fault, equation.offset)
         if fault.span is None:
             record.message = f"{self.page.path}:{equation.line}: {fault.message}"
@@ -110,12 +112,13 @@ class PageCheck:
     def _judge(self, equation: Equation, record: Record) -> None:
         """Judge the statements of an equation one after the other; a fault is its first error."""
         parsed = chains(equation.text)
-        scope = self.scope_of(equation)
+        scope, self.statements[equation.tag] = self.scope_of(equation), []
         record.example = -1 if scope is self.scope else equation.example
         refuted: npt.NDArray[np.bool_] = np.array(False)
         worst = 0.0
         for chain in parsed:
             statement = read_statement(chain, scope.names)
+            self.statements[equation.tag].append(statement)
             record.gradient = record.gradient or statement.has_derivative
             record.rounded = record.rounded or "~" in statement.relations
             record.uses |= statement.uses

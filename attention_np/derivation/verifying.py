@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -122,6 +122,7 @@ def verify(
     only: Collection[str] | None = None,
     seed: int = 0,
     draws: int = DRAWS,
+    look: Callable[[PageCheck], object] | None = None,
 ) -> Verification:
     """Check every equation of every page.
 
@@ -140,6 +141,8 @@ def verify(
         The names of the pages to check. The others are there to be cited, and are not executed.
     seed, draws : int
         Of the random tensors and sizes.
+    look : callable, optional
+        Is called with the check of each page when its equations are judged: what one page needs is not kept.
 
     Returns
     -------
@@ -164,6 +167,8 @@ def verify(
             continue
         report.records += check.run()
         report.definitions[page.name] = check.scope.definitions
+        if look is not None:
+            look(check)
         if operators is not None and page.header.op is not None and page.header.code:
             if page.header.op not in operators:
                 report.problems.append(

@@ -35,6 +35,18 @@ def checked(*names: str) -> tuple[str, Any]:
         return printed.getvalue(), json.loads(Path(folder, "report.json").read_text(encoding="utf-8"))
 
 
+WRONG = r"""---
+sizes: n
+indices: {i: n}
+tensors: {x: [n]}
+---
+
+$$ y_i = 2 x_i \tag{own.1} $$
+
+$$ y_i = 3 x_i \tag{own.2} $$
+"""
+
+
 def test_the_version_is_that_of_the_package(capsys: Printed) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"attention-np {attention_np.__version__}\n"
@@ -66,6 +78,26 @@ def test_the_json_report_has_a_row_for_each_equation() -> None:
         assert row["verdict"] in {"holds", "refuted", "not executed"}
     cited = [place for row in equations for place in row["cited_by"]]
     assert any(place.startswith("attention_np/rms_norm.py:") for place in cited)
+
+
+def test_check_shows_one_equation_in_numpy_in_numbers_and_in_code(capsys: Printed) -> None:
+    assert cli.main(["check", "--show", "(softmax.32)"]) == 0
+    formula, printed = capsys.readouterr().out.split("NumPy\n")
+    assert r"A \odot \left( G - r \mathbf{1}_m^\top \right)" in formula
+    lines, numbers = printed.split("in the worked example\n")
+    assert "    dL_dS = A * (G - r[:, None])\n" in lines
+    assert "-0.0469, -0.3438,  0.3906" in numbers
+    assert "attention_np/softmax.py:" in numbers
+    assert "(softmax.23, softmax.32, softmax.37)" in numbers
+
+
+def test_check_shows_what_is_there(capsys: Printed, tmp_path: Path) -> None:
+    assert cli.main(["check", "--show", "softmax.9999"]) == 2
+    assert "there is no equation (softmax.9999)" in capsys.readouterr().err
+    page = tmp_path / "own.md"
+    page.write_text(WRONG, encoding="utf-8")
+    assert cli.main(["check", "--show", "own.2", "--derivations", str(page)]) == 1
+    assert "(not said in NumPy)" in capsys.readouterr().out
 
 
 @pytest.fixture

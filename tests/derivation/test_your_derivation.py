@@ -11,7 +11,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "your-derivation.md").read_text(enc
 GAUSSIAN, LINEAR = re.findall(r"^````markdown\n(.*?)^````$", TEXT, re.DOTALL | re.MULTILINE)
 RIDGE = "".join(re.findall(r"^```latex\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE))
 PROGRAM = "".join(re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE))
-TABLE, MISTAKE, PRINTED = re.findall(r"^```text\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+TABLE, SHOWN, MISTAKE, PRINTED = re.findall(r"^```text\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 
 Printed = pytest.CaptureFixture[str]
 
@@ -28,6 +28,13 @@ def test_the_page_holds_and_the_command_prints_what_is_shown(mine: Path, capsys:
     assert cli.main(["check", "--derivations", "mine"]) == 0
     without_rounding = re.compile(r"\d\.\de-\d\d")
     shown, printed = (without_rounding.sub("", text).split() for text in (TABLE, capsys.readouterr().out))
+    assert printed == shown
+
+
+def test_one_equation_is_shown_in_numpy(mine: Path, capsys: Printed) -> None:
+    (mine / "gaussian.md").write_text(GAUSSIAN, encoding="utf-8")
+    assert cli.main(["check", "--show", "gaussian.4", "--derivations", "mine"]) == 0
+    shown, printed = (text.rpartition(", error ")[0] for text in (SHOWN, capsys.readouterr().out))
     assert printed == shown
 
 
