@@ -257,9 +257,9 @@ def _random(op: str) -> Iterator[Case]:
         name = "bias: a list, by index" + (", a scale of each query" if scales else "")
         yield replace(case, name=name, inputs=case.inputs | {"bias": several} | scales)
     if "sink" in takes:
-        in_batches, sink = drawn(op, leading=(2,), seed=2), np.random.default_rng(9).standard_normal(2)
+        in_batches = _with_given_parameters(drawn(op, leading=(2,), seed=2))
         options = in_batches.options | {"softcap": 0.8, "mask": masks.sliding_window(*of_scores, left=2)}
-        inputs = in_batches.inputs | {"sink": sink}
+        inputs = in_batches.inputs | {"sink": np.random.default_rng(9).standard_normal(2)}
         yield replace(in_batches, name="sink, softcap, sliding window", inputs=inputs, options=options)
 
 
@@ -342,10 +342,9 @@ def _written(op: str) -> Iterator[Case]:
         inputs = case.inputs | {"bias": shaw, "sink": sink}
         options = {"absorbed": True, "is_causal": True, "softcap": 2.0}
         yield replace(case, name="absorbed, Shaw, sink, softcap, causal", inputs=inputs, options=options)
-        without = {name: None if "rotary" in name else x for name, x in case.inputs.items()}
-        for absorbed in (False, True):
-            name = "without positions" + ", absorbed" * absorbed
-            yield replace(case, name=name, inputs=without, options={"absorbed": absorbed})
+        unturned = replace(case, inputs={name: None if "rotary" in name else x for name, x in case.inputs.items()})
+        yield replace(_with_given_parameters(unturned), name="without positions")
+        yield replace(unturned, name="without positions, absorbed", options={"absorbed": True})
     if op == "multi_head":
         case = _with_given_parameters(drawn(op))
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)
@@ -384,7 +383,8 @@ def _of_sentences(op: str) -> Iterator[Case]:
         case = drawn(op, leading=(2,), seed=6, n=n, m=n)
         words = {"latent": _words(english, case.inputs["latent"])}
         options = {"mask": masks.padding_from_tokens(padded, PAD, heads=True), "is_causal": True}
-        yield replace(case, name="sentences: padding, causal", inputs=case.inputs | words, options=options)
+        case = replace(case, inputs=case.inputs | words, options=options)
+        yield replace(_with_given_parameters(case), name="sentences: padding, causal")
     if not {*ATTENDING, "mask"} <= takes.keys():
         return
     if "m" not in _header(op).sizes:  # a token has its query, its key and its value

@@ -32,6 +32,7 @@ class Subject:
     noise: Array | None = None  # how far rounding moves each output, of its shape; None: by its last bit
     batched: bool = False  # whether this input may carry one more leading axis, and the output then does, too
     with_it: tuple[int, ...] = ()  # other inputs that then must carry it, too
+    outermost: tuple[bool, bool] = (True, True)  # of this, of those: before all axes of the output, or before their own
 
     @property
     def x(self) -> Array:
@@ -70,11 +71,11 @@ class Subject:
             return np.array(rows).reshape(len(moved), self.output.size)
         if len(moved) > self.rows:
             return np.concatenate([self.outputs(moved[k : k + self.rows]) for k in range(0, len(moved), self.rows)])
-        axes = max(self.output.ndim, self.x.ndim)  # so that the new axis comes before all others
+        axes, of_others = (max(self.output.ndim, self.x.ndim) if outermost else 0 for outermost in self.outermost)
         point[self.position] = moved.reshape(len(moved), *(1,) * (axes - self.x.ndim), *self.x.shape)
         for k in self.with_it:
             x = point[k]
-            point[k] = np.broadcast_to(x, (len(moved), *(1,) * (axes - x.ndim), *x.shape))
+            point[k] = np.broadcast_to(x, (len(moved), *(1,) * (of_others - x.ndim), *x.shape))
         found = np.asarray(self.forward(*point))
         shape = (len(moved), *self.output.shape)
         if found.shape not in (shape, self.output.shape):  # the output may not depend on this input
@@ -147,13 +148,18 @@ def scaled(directions: Array, scales: Array) -> Array:
 def batched(subject: Subject, others: tuple[int, ...]) -> Subject | None:
     """The same with an input that carries one more leading axis; None if it cannot, as a trial shows.
 
-    If it cannot alone, then perhaps together with `others`: a bias must not have more axes than the scores.
+    If it cannot alone, then perhaps together with `others`: a bias must not have more axes than the scores. What has no
+    axis for heads, which the output has, may need the new axis before its own axes.
     """
     move = np.random.default_rng(0).uniform(-0.1, 0.1, (1, *subject.x.shape)) * magnitudes(subject.x)
     trial = subject.x + np.concatenate([move, np.zeros_like(move)])  # what comes of the second is known
     with np.errstate(all="ignore"):
         expected = np.concatenate([subject.outputs(trial[:1]), subject.output.reshape(1, -1)])
-    ways = (replace(subject, batched=True, with_it=with_it) for with_it in ((), others))
+    far, near = (True, True), (False, False)
+    ways = (
+        replace(subject, batched=True, with_it=with_it, outermost=outermost)
+        for with_it, outermost in (((), far), (others, far), ((), near), (others, (True, False)))
+    )
     return next((way for way in ways if _gives(way, trial, expected)), None)
 
 

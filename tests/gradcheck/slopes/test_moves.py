@@ -89,3 +89,19 @@ def test_an_input_that_takes_one_more_axis_only_together_with_others_is_given_it
 def test_a_function_that_computes_something_else_in_a_batch_gets_none_in_any_units(forward, unit, same):
     found = batched(subject_of(lambda x: unit * forward(x), normal(3, 4) + 4), ())
     assert (found is not None) == same
+
+
+@each("leading", [(), (4,)])
+@each("position", [0, 1, 2])
+def test_an_input_without_an_axis_for_heads_moves_in_batches(leading, position):
+    def forward(x, y, z):
+        """(..., h, n), (..., m) and (n, m), which must not have more axes than the products, to (..., h, n, m)."""
+        products = x[..., None] * y[..., None, None, :]
+        if z.ndim > products.ndim:
+            raise ValueError("z has more axes than the products")
+        return products + z
+
+    subject = subject_of(forward, normal(*leading, 2, 3), normal(*leading, 5), normal(3, 5), position=position)
+    in_batches = batched(subject, tuple(k for k in range(3) if k != position))
+    moved = subject.x + np.arange(3).reshape(3, *(1,) * subject.x.ndim)
+    np.testing.assert_array_equal(in_batches.outputs(moved), subject.outputs(moved))
