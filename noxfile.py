@@ -140,6 +140,7 @@ def look_into_wheel(session: nox.Session) -> None:
     package = (file for file in (ROOT / "attention_np").rglob("*") if file.suffix in (".py", ".typed", ".md"))
     expected = {file.relative_to(ROOT).as_posix() for file in package} | {"_attention_np_pytest.py"}
     expected |= {f"attention_np/derivations/{page.name}" for page in (ROOT / "derivations").glob("*.md")}
+    expected.add("attention_np/measured/atlas.json")
     modules = {name for name in held if ".dist-info/" not in name}
     if missing := sorted(expected - modules):
         session.error(f"the wheel lacks {', '.join(missing)}")

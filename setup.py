@@ -34,8 +34,8 @@ class ReproducibleSdist(sdist):
 
 
 setup(
-    packages=[*find_packages(include=["attention_np*"]), "attention_np.derivations"],
-    package_dir={"attention_np.derivations": "derivations"},
+    packages=[*find_packages(include=["attention_np*"]), "attention_np.derivations", "attention_np.measured"],
+    package_dir={"attention_np.derivations": "derivations", "attention_np.measured": "docs/measured"},
     # Where it is shown, the files that the README links to are not beside it.
     long_description=re.sub(
         r"!?\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", Path(__file__).with_name("README.md").read_text(encoding="utf-8")

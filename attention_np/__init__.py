@@ -13,7 +13,7 @@ attend to whom, and :mod:`~attention_np.biases` what is added to the scores by p
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.conventions` says which conventions one follows;
-:mod:`~attention_np.cost` counts operations and memory;
+:mod:`~attention_np.cost` counts operations and memory; :mod:`~attention_np.atlas` reads those of published models;
 :mod:`~attention_np.trace` shows every step on a sentence, and :mod:`~attention_np.plot` draws.
 
 The pages that are named here and there, such as ``derivations/softmax.md``, are installed inside of the package; in a
@@ -53,11 +53,12 @@ FUNCTIONS = {  # and the modules that they are of
     "multi_head_attention": "functional",
     "scaled_dot_product_attention": "functional",
 }
-LATER = ("conventions", "cost", "gradcheck", "known_answers", "plot", "trace")  # not among what `*` imports
+LATER = ("atlas", "conventions", "cost", "gradcheck", "known_answers", "plot", "trace")  # not among what `*` imports
 
 if TYPE_CHECKING:  # for whoever reads this without running it; what runs imports a module when it is asked for
     from attention_np import activation as activation
     from attention_np import additive as additive
+    from attention_np import atlas as atlas
     from attention_np import biases as biases
     from attention_np import blockwise as blockwise
     from attention_np import chain as chain

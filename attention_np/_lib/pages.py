@@ -1,4 +1,4 @@
-"""Where the derivation pages are."""
+"""Where the derivation pages and the stored measurements are."""
 
 from pathlib import Path
 
@@ -6,6 +6,10 @@ PACKAGE = Path(__file__).resolve().parents[1]
 PAGES = PACKAGE / "derivations"  # where they are installed
 if not PAGES.is_dir():
     PAGES = PACKAGE.parent / "derivations"  # beside the package, as in a clone
+
+MEASURED = PACKAGE / "measured"  # where they are installed
+if not MEASURED.is_dir():
+    MEASURED = PACKAGE.parent / "docs/measured"
 
 
 def where_it_is(page: str) -> str:

@@ -1,0 +1,65 @@
+"""What `eager_attention_forward` and the other attention functions of transformers do with masks, biases and groups.
+
+Each is a function of the module's mirror that returns options of a recipe: mask, bias, scale, groups, softcap, sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attention_np import chain, masks
+from attention_np.atlas._mirror import Mirror, UnknownLayer
+
+Interface = Callable[..., dict[str, Any]]
+
+
+def eager(
+    *, groups: bool | None = False, takes: tuple[str, ...] = (), sinks: str | None = None, scale: str | None = None
+) -> Interface:
+    """`eager_attention_forward`: a mask of any kind is added to the scores; what it does not take, it ignores.
+
+    `groups`: whether it repeats heads of keys, None if the module says so; `takes`: further arguments that it knows, of
+    "softcap" and "position_bias"; `sinks`: the module's attribute that is a logit for each head; `scale`: an attribute
+    that it reads.
+    """
+
+    def options(m: Mirror, mask: Any, *, scaling: Any = None, shape: Any = None, **given: Any) -> dict[str, Any]:
+        biases = [given["position_bias"]] if "position_bias" in takes and given.get("position_bias") is not None else []
+        if mask is not None:
+            mask = np.asarray(mask)
+            biases.append(mask if mask.dtype.kind == "f" else mask.astype(float))
+        scaling = m.get(scale) ** -0.5 if scale else scaling
+        made: dict[str, Any] = {"scale": scaling, "bias": biases if len(biases) > 1 else next(iter(biases), None)}
+        if groups is not False:
+            made["groups"] = m.num_key_value_groups if groups else m.get("num_key_value_groups", 1)
+        if "softcap" in takes and given.get("softcap") is not None:
+            made["softcap"] = given["softcap"]
+        if sinks and m.has(sinks):
+            made["sink"] = getattr(m, sinks)
+        return made
+
+    return options
+
+
+def sdpa(m: Mirror, mask: Any, *, scaling: Any = None, shape: tuple[int, int], **given: Any) -> dict[str, Any]:
+    """`sdpa_attention_forward`: a boolean mask hides, another is added; without, causal if the module says so."""
+    if given.get("softcap") is not None:
+        raise UnknownLayer(f"{m._about} has a softcap, which sdpa refuses")
+    is_causal = given.get("is_causal")
+    causal = (m.get("is_causal", True) if is_causal is None else is_causal) and mask is None and shape[0] > 1
+    visible = masks.causal(*shape) if causal else None
+    mask = None if mask is None else np.asarray(mask)
+    bias = given.get("position_bias")
+    if mask is not None and mask.dtype.kind == "b":
+        visible = mask
+    elif mask is not None:
+        if mask.dtype.kind != "f":
+            raise UnknownLayer("sdpa takes a mask of booleans or floats")
+        bias = mask if bias is None else [bias, mask]
+    if visible is not None and bias is not None and not isinstance(bias, list):
+        bias, visible = chain.where(visible, bias, np.finfo(bias.dtype).min), None
+    groups = m.get("num_key_value_groups", 1)
+    return {"scale": scaling, "bias": bias, "mask": visible, "groups": max(groups, 1)}

@@ -1,0 +1,11 @@
+"""The attention of published models: each a function of a few lines on `chain`, forward only.
+
+Arrays are under the names of the field: tokens x (batch, n, features), w_query (features, heads * d), a gain. The heads
+of a projection stand one after the other in its features.
+``print(inspect.getsource(recipe))`` is what to read.
+"""
+
+from attention_np.atlas.recipes._registry import RECIPES
+from attention_np.atlas.recipes.dense import grouped_query, multi_head
+
+__all__ = ["RECIPES", "grouped_query", "multi_head"]

@@ -1,0 +1,64 @@
+"""The steps that several recipes take, each an op of this package or a rearrangement of axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_np import activation, chain, dot_product, layer_norm, rms_norm
+from attention_np import linear as linear_op
+
+
+def linear(x: Any, w: Any, b: Any = None) -> Any:
+    """Features x (..., d_in) through w (d_in, d_out), plus b."""
+    return chain.apply(linear_op, x, w, b)
+
+
+def activated(x: Any, kind: str) -> Any:
+    """A function of each number."""
+    return chain.apply(activation, x, kind=kind)
+
+
+def in_heads(x: Any, d: int) -> Any:
+    """(..., n, h * d) -> (..., h, n, d)."""
+    return x.reshape(*x.shape[:-1], x.shape[-1] // d, d).swapaxes(-3, -2)
+
+
+def joined(x: Any) -> Any:
+    """(..., h, n, d) -> (..., n, h * d)."""
+    x = x.swapaxes(-3, -2)
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
+
+
+def repeated(x: Any, groups: int) -> Any:
+    """(..., h, m, d) -> (..., groups * h, m, d): each head of keys serves so many of queries, one after the other."""
+    return x if groups == 1 else x[..., np.repeat(np.arange(x.shape[-3]), groups), :, :]
+
+
+def normed(x: Any, gain: Any = None, b: Any = None, *, kind: str = "rms", epsilon: float = 1e-6) -> Any:
+    """Of each row, over its features: "rms" (rms-norm.1), or "layer" with the mean removed (layer-norm.1)."""
+    if kind == "rms":
+        return chain.apply(rms_norm, x, gain, epsilon=epsilon)
+    return chain.apply(layer_norm, x, gain, b, epsilon=epsilon)
+
+
+def turned(x: Any, cos: Any, sin: Any, pairs: str = "halves") -> Any:
+    """The first features of x (..., n, d) turned in pairs: by cos and sin (..., n, r), the others stay (rotary.1).
+
+    The pair of feature i is i + r / 2 for "halves", the next one for "neighbours".
+    """
+    r = cos.shape[-1]
+    turning = x[..., :r]
+    if pairs == "halves":
+        across = chain.concatenate([-turning[..., r // 2 :], turning[..., : r // 2]], axis=-1)
+    else:
+        even, odd = turning[..., 0::2], turning[..., 1::2]
+        across = chain.concatenate([-odd[..., None], even[..., None]], axis=-1).reshape(*turning.shape)
+    y = turning * cos + across * sin
+    return y if r == x.shape[-1] else chain.concatenate([y, x[..., r:]], axis=-1)
+
+
+def attention(query: Any, key: Any, value: Any, **options: Any) -> Any:
+    """(..., n, d) queries, (..., m, d) keys and values -> (..., n, d) (dot-product.1)."""
+    return chain.apply(dot_product, query, key, value, **options)

@@ -1,0 +1,96 @@
+"""Softmax attention from every query to every key: of BERT, BART and ViT, and with turned heads of Llama."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attention_np.atlas.recipes._registry import recipe
+from attention_np.atlas.recipes._steps import activated, attention, in_heads, joined, linear, normed, repeated, turned
+
+
+@recipe(x=(2, 5, 6), w_query=(6, 12), w_key=(6, 12), w_value=(6, 12), w_output=(12, 6), b_query=(12,), b_output=(6,))
+def multi_head(
+    x: Any,
+    w_query: Any,
+    w_key: Any,
+    w_value: Any,
+    w_output: Any = None,
+    b_query: Any = None,
+    b_key: Any = None,
+    b_value: Any = None,
+    b_output: Any = None,
+    memory: Any = None,
+    *,
+    d: int = 4,
+    scale: float | None = None,
+    mask: Any = None,
+    bias: Any = None,
+) -> Any:
+    """Heads of `d` features look at the tokens of `memory`, or of x itself (Vaswani et al., 2017)."""
+    memory = x if memory is None else memory
+    query = in_heads(linear(x, w_query, b_query), d)  # (b, h, n, d) (multi-head.1)
+    key = in_heads(linear(memory, w_key, b_key), d)  # (b, h, m, d)
+    value = in_heads(linear(memory, w_value, b_value), d)  # (b, h, m, d)
+    output = joined(attention(query, key, value, scale=scale, mask=mask, bias=bias))  # (b, n, h * d) (dot-product.5)
+    if w_output is not None:
+        output = linear(output, w_output, b_output)
+    return output
+
+
+@recipe(x=(2, 5, 6), w_query=(6, 16), w_key=(6, 8), w_value=(6, 8), w_output=(16, 6), query_gain=(4,), key_gain=(4,))
+def grouped_query(
+    x: Any,
+    w_query: Any,
+    w_key: Any,
+    w_value: Any,
+    w_output: Any,
+    b_query: Any = None,
+    b_key: Any = None,
+    b_value: Any = None,
+    b_output: Any = None,
+    query_gain: Any = None,
+    key_gain: Any = None,
+    query_b: Any = None,
+    key_b: Any = None,
+    w_gate: Any = None,
+    b_gate: Any = None,
+    sink: Any = None,
+    memory: Any = None,
+    *,
+    d: int = 4,
+    groups: int = 2,
+    cos: Any = None,
+    sin: Any = None,
+    pairs: str = "halves",
+    norm: str = "rms",
+    epsilon: float = 1e-6,
+    of_all_heads: bool = False,
+    norm_last: bool = False,
+    gate: str = "sigmoid",
+    scale: float | None = None,
+    softcap: float | None = None,
+    mask: Any = None,
+    bias: Any = None,
+) -> Any:
+    """Heads of `d` features, turned by their positions (Su et al., 2021); several share a head of keys."""
+    memory = x if memory is None else memory
+    query, key = linear(x, w_query, b_query), linear(memory, w_key, b_key)
+    value = in_heads(linear(memory, w_value, b_value), d)  # (b, h / groups, m, d)
+    if of_all_heads:
+        query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (b, n, h * d) (rms-norm.3)
+        key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
+    query, key = in_heads(query, d), in_heads(key, d)  # (b, h, n, d), (b, h / groups, m, d)
+    if query_gain is not None and not of_all_heads and not norm_last:
+        query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (rms-norm.3)
+        key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
+    if cos is not None:
+        query, key = turned(query, cos, sin, pairs), turned(key, cos, sin, pairs)  # (rotary.4)
+    if norm_last:
+        query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (rms-norm.3)
+        key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
+    options = {"scale": scale, "softcap": softcap, "mask": mask, "bias": bias, "sink": sink}
+    output = attention(query, repeated(key, groups), repeated(value, groups), **options)  # (dot-product.5)
+    output = joined(output)  # (b, n, h * d)
+    if w_gate is not None:
+        output = output * activated(linear(x, w_gate, b_gate), gate)
+    return linear(output, w_output, b_output)

@@ -1,0 +1,508 @@
+"""Every attention class of the model folders of transformers, held against its own autograd: docs/measured/atlas.json.
+
+``python benchmarks/atlas.py [FOLDER ...]`` makes each class from a tiny configuration (heads of ten features where it
+can, an odd number of tokens, one padded sample), and runs `attention_np.atlas.check` on it. ``--write`` stores the
+outcome of all folders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import os
+import re
+import sys
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+STORED = Path(__file__).resolve().parent.parent / "docs/measured/atlas.json"
+HEADS, D, N, BATCH = 6, 10, 7, 2
+HIDDEN = HEADS * D
+# What a source looks like that turns scores, or a state, into outputs; and classes that only choose, measure or pool
+ATTENDS = re.compile(
+    r"softmax|attention_interface|scaled_dot_product|eager_attention|delta_rule|selective_scan|chunk_scan|wkv|"
+    r"rwkv_linear|multi_head_attention_forward|get_interface|fft\.|sigmoid_attention|recurrent_kda|chunk_kda|lightning"
+)
+NOT_ATTENTION = re.compile(
+    r"Router|Matcher|TDNN|Loss|Gate$|Quantizer|HyperConn|Integral|LQE|For[A-Z]|Model$|Pooler$|Detector|MHAttentionMap|"
+    r"GRUCell|Vocoder|Predictor$|FeaturesToDepth|TopK|Experts|M[lL][pP]|ISTFT|Head$|Decoder$|Encoder$|Layer$|MoE|Moe$|"
+    r"Embeddings?$|Decoding|VectorQuant|Generator|Classif|Matching|Tokenizer$"
+)
+
+SIZES: dict[str, Any] = {  # of a configuration, by the names of its fields
+    "num_attention_heads": HEADS,
+    "num_heads": HEADS,
+    "n_head": HEADS,
+    "n_heads": HEADS,
+    "encoder_attention_heads": HEADS,
+    "decoder_attention_heads": HEADS,
+    "num_key_value_heads": 2,
+    "attention_heads": HEADS,
+    "num_encoder_attention_heads": HEADS,
+    "num_decoder_attention_heads": HEADS,
+    "hidden_size": HIDDEN,
+    "d_model": HIDDEN,
+    "n_embd": HIDDEN,
+    "dim": HIDDEN,
+    "embed_dim": HIDDEN,
+    "head_dim": D,
+    "d_kv": D,
+    "kv_channels": D,
+    "attention_head_dim": D,
+    "attention_head_size": D,
+    "hidden_dim": HIDDEN,
+    "emb_dim": HIDDEN,
+    "encoder_hidden_size": HIDDEN,
+    "decoder_hidden_size": HIDDEN,
+    "width": HIDDEN,
+    "num_hidden_layers": 2,
+    "n_layer": 2,
+    "num_layers": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "intermediate_size": 16,
+    "vocab_size": 50,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "q_lora_rank": 12,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 6,
+    "v_head_dim": 5,
+    "qk_head_dim": 10,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 5,
+    "index_n_heads": 2,
+    "index_head_dim": 8,
+    "index_topk": 3,
+    "attention_dropout": 0.0,
+    "sliding_window": 4,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 20,
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 20,
+    "state_size": 4,
+    "mamba_d_state": 4,
+    "ssm_state_size": 4,
+    "mamba_n_groups": 2,
+    "n_groups": 2,
+    "mamba_ngroups": 2,
+    "mamba_chunk_size": 4,
+    "chunk_size": 4,
+    "num_experts": 2,
+    "num_local_experts": 2,
+    "n_routed_experts": 2,
+    "rms_norm_eps": 1e-5,
+    "layer_norm_eps": 1e-5,
+    "encoder_embed_dim": HIDDEN,
+    "decoder_embed_dim": HIDDEN,
+    "hidden_channels": HIDDEN,
+    "cross_attention_hidden_size": HIDDEN,
+}
+ARGUMENTS: dict[str, Any] = {  # of constructors
+    "embed_dim": HIDDEN,
+    "hidden_size": HIDDEN,
+    "dim": HIDDEN,
+    "d_model": HIDDEN,
+    "num_heads": HEADS,
+    "n_heads": HEADS,
+    "num_attention_heads": HEADS,
+    "layer_idx": 0,
+    "layer_id": 0,
+    "layer_number": 0,
+    "layer_index": 0,
+    "i": 0,
+    "head_dim": D,
+    "n_embd": HIDDEN,
+    "in_channels": HIDDEN,
+    "input_resolution": (6, 6),
+    "window_size": 3,
+    "n_levels": 2,
+    "n_points": 2,
+    "embedding_dim": HIDDEN,
+    "input_size": (3, 3),
+    "encoder_hidden_size": HIDDEN,
+    "hidden_dim": HIDDEN,
+    "num_key_value_heads": 2,
+    "kdim": HIDDEN,
+    "vdim": HIDDEN,
+    "block_idx": 0,
+    "depth": 0,
+}
+
+
+def main() -> int:
+    """Run the folders that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="*")
+    parser.add_argument("--write", action="store_true", help="store the outcome of all folders")
+    parser.add_argument("--out", type=Path, default=STORED)
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    folders = options.folders or model_folders()
+    with ProcessPoolExecutor(options.processes) as pool:
+        outcome = dict(zip(folders, pool.map(of_folder, folders, chunksize=8), strict=True))
+    whole = [
+        name for name, classes in outcome.items() if classes and all(x["state"] == "whole" for x in classes.values())
+    ]
+    wrong = [f"{f}.{c}" for f, classes in outcome.items() for c, x in classes.items() if x["state"] == "wrong"]
+    if options.write:
+        import transformers
+
+        about = {"transformers": transformers.__version__, "folders": outcome}
+        options.out.write_text(json.dumps(about, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+    for folder in options.folders:
+        for name, x in outcome[folder].items():
+            print(folder, name, x)
+    print(f"{len(whole)} of {len(folders)} folders whole; wrong: {', '.join(wrong) or 'none'}")
+    return bool(wrong)
+
+
+def model_folders() -> list[str]:
+    """All folders of transformers with attention of their own."""
+    import transformers
+
+    root = Path(transformers.__file__).parent / "models"
+    files = root.glob("*/modeling_*.py")
+    return sorted({file.parent.name for file in files if ATTENDS.search(file.read_text(encoding="utf-8"))})
+
+
+def of_folder(folder: str) -> dict[str, dict[str, Any]]:
+    """Each attention class of a folder: its state, recipe, error, or what is missing."""
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    root = Path(transformers.__file__).parent / "models" / folder
+    outcome: dict[str, dict[str, Any]] = {}
+    for file in sorted(root.glob("modeling_*.py")):
+        try:
+            module = importlib.import_module(f"transformers.models.{folder}.{file.stem}")
+        except Exception as error:  # what a model needs beside torch
+            outcome[file.stem] = {"state": "unmade", "why": f"{type(error).__name__}: {error}"[:200]}
+            continue
+        for name, kind in list(vars(module).items()):
+            if is_attention(kind, module.__name__):
+                outcome[name] = of_class(kind, module)
+    return outcome
+
+
+def is_attention(kind: Any, home: str) -> bool:
+    """Whether a class turns scores, or a state, into outputs by a forward of its own."""
+    import torch
+
+    from attention_np.atlas._source import source_of
+
+    if not (inspect.isclass(kind) and issubclass(kind, torch.nn.Module) and kind.__module__ == home):
+        return False
+    if NOT_ATTENTION.search(kind.__name__) or "forward" not in dir(kind):
+        return False
+    try:
+        return bool(ATTENDS.search(source_of(kind.forward, kind).text))
+    except (OSError, TypeError, SyntaxError):
+        return False
+
+
+def of_class(kind: Any, module: Any) -> dict[str, Any]:
+    """What `atlas.check` says of a class."""
+    from attention_np import atlas
+    from attention_np.atlas._source import source_of
+
+    about: dict[str, Any] = {"digest": source_of(kind.forward, kind).digest}
+    if about["digest"] not in atlas._door.tables().readings:
+        return about | {"state": "unknown", "why": "no reading"}
+    failures: list[str] = []
+    try:
+        for made in instances(kind, module, failures):
+            for args in arguments(made):
+                about |= {"state": "unknown"}
+                report = atlas.check(made, **args)
+                about |= {"recipe": str(atlas.read(made)).splitlines()[0].partition(": ")[2]}
+                about["error"] = max(report.worst, about.get("error", 0.0))
+                if not report.ok:
+                    bad = {key: x for key, x in report.errors.items() if x > report.tolerance}
+                    return about | {"state": "wrong", "why": str(bad)[:300]}
+            return about | {"state": "whole"}
+    except atlas.UnknownLayer as error:
+        return about | {"state": "unknown", "why": str(error)}
+    except Exception as error:
+        import traceback
+
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        state = "crashed" if "attention_np" in last.filename or "/atlas" in last.filename else "unmade"
+        return about | {"state": state, "why": f"{type(error).__name__}: {error} ({where})"[:300]}
+    return about | {"state": "unmade", "why": "; ".join(failures)[:300]}
+
+
+def instances(kind: Any, module: Any, failures: list[str]) -> Any:
+    """Modules of a class, made from tiny configurations; the first that can be made."""
+    import torch
+
+    for config in configurations(kind, module):
+        try:
+            torch.manual_seed(0)
+            made = kind(**constructor(kind, config))
+            for name, parameter in made.named_parameters():
+                with torch.no_grad():
+                    if (
+                        parameter.dim() < 2
+                        or name.endswith(("norm.weight", "bias"))
+                        or not parameter.isfinite().all()
+                        or not parameter.any()
+                    ):
+                        torch.nn.init.normal_(
+                            parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.3
+                        )
+            yield made.eval()
+            return
+        except Exception as error:
+            failures.append(f"{type(error).__name__}: {error}"[:120])
+
+
+def configurations(kind: Any, module: Any) -> list[Any]:
+    """Tiny configurations of the classes that the folder has, the likeliest first."""
+    from transformers import PretrainedConfig
+
+    found: dict[str, Any] = {}
+    annotation = inspect.signature(kind.__init__).parameters.get("config")
+    if (
+        annotation is not None
+        and inspect.isclass(annotation.annotation)
+        and issubclass(annotation.annotation, PretrainedConfig)
+    ):
+        found[annotation.annotation.__name__] = annotation.annotation
+    folder = module.__name__.rpartition(".")[0]
+    for file in Path(module.__file__).parent.glob("configuration_*.py"):
+        configuration = importlib.import_module(f"{folder}.{file.stem}")
+        classes = [
+            x
+            for x in vars(configuration).values()
+            if inspect.isclass(x) and issubclass(x, PretrainedConfig) and x.__module__ == configuration.__name__
+        ]
+        for x in sorted(classes, key=lambda x: -alike(x.__name__, kind.__name__)):
+            found.setdefault(x.__name__, x)
+    if "config" not in inspect.signature(kind.__init__).parameters:
+        return [None, *(shrunk(x) for x in found.values())]
+    return [y for x in found.values() if (y := shrunk(x)) is not None]
+
+
+def alike(one: str, other: str) -> int:
+    """How many letters two names begin with together."""
+    return next((i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x != y), min(len(one), len(other)))
+
+
+def shrunk(kind: Any) -> Any:
+    """A tiny configuration; fields that it refuses one after the other keep their defaults."""
+    try:
+        config = kind()
+    except Exception:
+        return None
+    fields = {
+        name: value
+        for name, value in SIZES.items()
+        if name in vars(config) or name in getattr(config, "attribute_map", {})
+    }
+    fields = {
+        name: value
+        for name, value in fields.items()
+        if getattr(config, name, None) is not None or name in ("head_dim", "num_key_value_heads")
+    }
+    lists = {
+        name: [SIZES[name]] * len(x) for name in fields if isinstance(x := getattr(config, name, None), list | tuple)
+    }
+    for attempt in (fields | lists, {key: x for key, x in (fields | lists).items() if key != "head_dim"}):
+        try:
+            config = kind(**attempt)
+            break
+        except Exception:
+            continue
+    else:
+        for name, value in (fields | lists).items():
+            try:
+                setattr(config, name, value)
+            except Exception:
+                continue
+    config._attn_implementation = "eager"
+    return config
+
+
+def constructor(kind: Any, config: Any) -> dict[str, Any]:
+    """The arguments of a constructor, by their names."""
+    made: dict[str, Any] = {}
+    for name, parameter in list(inspect.signature(kind.__init__).parameters.items())[1:]:
+        if name == "config" or (name.endswith("config") and parameter.default is inspect.Parameter.empty):
+            made[name] = config
+        elif parameter.default is inspect.Parameter.empty and parameter.kind in (1, 3):
+            if name not in ARGUMENTS:
+                raise KeyError(f"constructor needs {name}")
+            made[name] = ARGUMENTS[name]
+        elif name in ("is_decoder", "layer_idx") and name in ("layer_idx",):
+            made[name] = 0
+        elif name == "config":
+            made[name] = config
+    if "config" in inspect.signature(kind.__init__).parameters and config is not None:
+        made["config"] = config
+    return made
+
+
+def arguments(made: Any) -> list[dict[str, Any]]:
+    """Arguments of the forward, by their names: without a mask, and with one sample padded."""
+    import torch
+
+    parameters = dict(list(inspect.signature(type(made).forward).parameters.items()))
+    parameters.pop("self")
+    width = width_of(made)
+    calls = []
+    for padded in (True, False):
+        given: dict[str, Any] = {}
+        for name, parameter in parameters.items():
+            value = argument(name, made, width, padded)
+            if value is not None:
+                given[name] = value
+            elif parameter.default is inspect.Parameter.empty and parameter.kind in (0, 1, 3):
+                given[name] = None
+        calls.append(given)
+    torch.manual_seed(1)
+    return calls
+
+
+def width_of(made: Any) -> int:
+    """The features that the module takes."""
+    import torch
+
+    for name in (
+        "q_proj",
+        "query",
+        "qkv",
+        "q",
+        "c_attn",
+        "in_proj_qkv",
+        "q_a_proj",
+        "query_key_value",
+        "in_proj",
+        "qkv_proj",
+        "wqkv",
+        "Wqkv",
+    ):
+        part = getattr(made, name, None)
+        if isinstance(part, torch.nn.Linear):
+            return part.in_features
+        if part is not None and hasattr(part, "nx"):
+            return part.nx
+    return HIDDEN
+
+
+def argument(name: str, made: Any, width: int, padded: bool) -> Any:
+    """One argument of a forward, by its name; None where it is not needed."""
+    import torch
+
+    packed = "cu_seqlens" in inspect.signature(type(made).forward).parameters
+    batch, keys = BATCH, N
+    cross = any(
+        x in inspect.signature(type(made).forward).parameters for x in ("key_value_states", "encoder_hidden_states")
+    )
+    if name in (
+        "hidden_states",
+        "x",
+        "hidden_state",
+        "query",
+        "queries",
+        "query_states",
+        "inputs",
+        "input_tensor",
+        "query_layer",
+        "q",
+    ):
+        four = given_four(made)
+        if four:
+            return torch.randn(batch, 3, 5, width)
+        return (
+            torch.randn(N, width) if packed and not is_batched(made) else torch.randn(1 if packed else batch, N, width)
+        )
+    if name in ("key", "value", "keys", "values", "k", "v"):
+        return torch.randn(batch, N, width)
+    if name in ("key_value_states", "encoder_hidden_states", "cross_attention_states"):
+        return torch.randn(batch, keys + 2, width_of_keys(made, width))
+    if name in ("attention_mask", "mask") and not packed:
+        if not padded:
+            return None
+        length = keys + 2 if cross else keys
+        mask = torch.zeros(batch, 1, N, length)
+        mask[0, :, :, -2:] = torch.finfo(torch.float32).min
+        if getattr(made, "is_causal", False) and not cross:
+            mask = mask.masked_fill(~torch.ones(N, length).tril().bool(), torch.finfo(torch.float32).min)
+        return mask
+    if name == "cu_seqlens":
+        return torch.tensor([0, 3, N], dtype=torch.int32)
+    if name == "position_embeddings":
+        return rotary(made, packed, width)
+    if name == "position_ids":
+        return torch.arange(N)[None].repeat(batch, 1)
+    if name == "output_attentions":
+        return False
+    return None
+
+
+def given_four(made: Any) -> bool:
+    """Whether the module takes pictures, (batch, height, width, features)."""
+    text = inspect.getsource(type(made).forward)
+    return bool(re.search(r"(batch_size|B), (height|H), (width|W), _ = (hidden_states|x)\.shape", text))
+
+
+def is_batched(made: Any) -> bool:
+    """Whether a module of packed sequences takes (1, tokens, features)."""
+    text = inspect.getsource(type(made).forward)
+    return "hidden_states.shape[:-1]" in text or "batch_size" in text
+
+
+def width_of_keys(made: Any, width: int) -> int:
+    """The features of what keys are made of."""
+    import torch
+
+    for name in ("k_proj", "key", "k"):
+        part = getattr(made, name, None)
+        if isinstance(part, torch.nn.Linear):
+            return part.in_features
+    return width
+
+
+def rotary(made: Any, packed: bool, width: int) -> Any:
+    """Positions: added ones where they are added, else cosines and sines of angles."""
+    import torch
+
+    text = inspect.getsource(type(made).forward)
+    if re.search(r"\+ position_embeddings", text):
+        return torch.randn(BATCH, N, width)
+    d = next(
+        (
+            getattr(made, x)
+            for x in ("qk_rope_head_dim", "rotary_ndims", "head_dim", "head_size", "attention_head_size")
+            if isinstance(getattr(made, x, None), int)
+        ),
+        D,
+    )
+    config = getattr(made, "config", None)
+    factor = getattr(config, "partial_rotary_factor", None) or (getattr(config, "rope_parameters", None) or {}).get(
+        "partial_rotary_factor", 1.0
+    )
+    width = (
+        int(d * (factor if isinstance(factor, float) else 1.0)) // 2 * 2 if not hasattr(made, "qk_rope_head_dim") else d
+    )
+    angles = torch.randn(N, width // 2) if packed else torch.randn(BATCH, N, width // 2)
+    angles = torch.cat([angles, angles], dim=-1)
+    return angles.cos(), angles.sin()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

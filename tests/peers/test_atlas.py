@@ -1,0 +1,147 @@
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from transformers.models.bert.modeling_bert import BertConfig, BertSelfAttention  # noqa: E402
+from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention, Gemma2Config  # noqa: E402
+from transformers.models.llama import modeling_llama  # noqa: E402
+
+from attention_np import atlas  # noqa: E402
+
+LlamaAttention, LlamaConfig = modeling_llama.LlamaAttention, modeling_llama.LlamaConfig
+
+
+def llama(**changes: Any) -> Any:
+    sizes = {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10} | changes
+    config = LlamaConfig(**sizes)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    return LlamaAttention(config, layer_idx=0).eval()
+
+
+def arguments(n: int = 7, d: int = 10) -> dict[str, Any]:
+    torch.manual_seed(1)
+    angles = torch.randn(2, n, d // 2).repeat(1, 1, 2)
+    mask = torch.zeros(2, 1, n, n).masked_fill(~torch.ones(n, n).tril().bool(), torch.finfo(torch.float32).min)
+    mask[1, :, :, :2] = torch.finfo(torch.float32).min
+    return {
+        "hidden_states": torch.randn(2, n, 60),
+        "position_embeddings": (angles.cos(), angles.sin()),
+        "attention_mask": mask,
+    }
+
+
+def test_a_layer_has_the_output_and_the_gradients_of_its_module() -> None:
+    report = atlas.check(llama(), **arguments())
+    assert report.ok
+    assert report.worst < 1e-13
+    assert list(report.errors)[:2] == ["output", "q_proj.weight"]
+    assert "hidden_states" in report.errors
+
+
+def test_a_report_shows_a_module_that_differs_from_what_it_was_patched_from() -> None:
+    patched, reference = llama(), llama()
+    patched.scaling *= 1.001
+    report = atlas.check(patched, reference=reference, **arguments())
+    assert not report.ok
+    assert "differs" in str(report)
+
+
+def test_a_layer_takes_arguments_by_position_and_arrays() -> None:
+    module = llama().double()
+    given = {key: x.double() if torch.is_tensor(x) else tuple(y.double() for y in x) for key, x in arguments().items()}
+    layer = atlas.read(module)
+    output, cache = layer.forward(
+        *(x.numpy() if torch.is_tensor(x) else [y.numpy() for y in x] for x in given.values())
+    )
+    np.testing.assert_allclose(output, module(**given)[0].detach().numpy(), rtol=0, atol=1e-6)  # softmax in float32
+    assert set(layer.backward(output, cache)) == {"hidden_states", *dict(module.named_parameters())}
+
+
+def test_sdpa_without_a_mask_is_causal_as_the_module_says() -> None:
+    for is_causal in (True, False):
+        module = llama()
+        module.config._attn_implementation, module.is_causal = "sdpa", is_causal
+        given = arguments()
+        assert atlas.check(module, **given | {"attention_mask": None}).ok
+        assert atlas.check(module, **given | {"attention_mask": given["attention_mask"] == 0}).ok
+
+
+def test_a_layer_follows_the_attributes_of_its_module() -> None:
+    module = llama()
+    module.scaling = 0.7
+    assert atlas.check(module, **arguments()).ok
+    config = Gemma2Config(hidden_size=60, num_attention_heads=6, num_key_value_heads=3, head_dim=10)
+    config._attn_implementation = "eager"
+    for softcap in (None, 0.5):
+        module = Gemma2Attention(config, layer_idx=0).eval()
+        module.attn_logit_softcapping = softcap
+        assert atlas.check(module, **arguments()).ok
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.register_forward_hook(lambda *_: None),
+        lambda m: m.q_proj.register_forward_pre_hook(lambda *_: None),
+        lambda m: setattr(m, "forward", lambda *args, **kwargs: None),
+        lambda m: setattr(m, "q_proj", torch.nn.Sequential(m.q_proj)),
+        lambda m: setattr(m.config, "_attn_implementation", "flex_attention"),
+        lambda m: torch.nn.utils.parametrizations.weight_norm(m.q_proj),
+        lambda m: m.to("meta"),
+        lambda m: (m.train(), setattr(m, "attention_dropout", 0.1)),
+    ],
+)
+def test_a_module_that_computes_something_else_is_refused(change: Any) -> None:
+    module = llama()
+    change(module)
+    with pytest.raises(atlas.UnknownLayer):
+        atlas.read(module)
+
+
+def test_a_patched_helper_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", lambda q, k, *_: (q, k))
+    with pytest.raises(atlas.UnknownLayer, match="calls apply_rotary_pos_emb, whose source"):
+        atlas.read(llama())
+
+
+def test_a_class_with_another_forward_is_refused() -> None:
+    class Mine(LlamaAttention):  # type: ignore[misc, valid-type]
+        def forward(self, hidden_states: Any, **kwargs: Any) -> Any:
+            return super().forward(2 * hidden_states, **kwargs)
+
+    with pytest.raises(atlas.UnknownLayer, match="no reading of its source"):
+        atlas.read(Mine(llama().config, layer_idx=0))
+
+
+def test_what_is_no_attention_is_refused() -> None:
+    with pytest.raises(atlas.UnknownLayer, match="is no attention"):
+        atlas.read(torch.nn.Linear(3, 3))
+    with pytest.raises(TypeError, match="module must be a"):
+        atlas.read(3)
+
+
+def test_a_cache_of_earlier_tokens_is_refused() -> None:
+    layer = atlas.read(llama())
+    with pytest.raises(atlas.UnknownLayer, match="full pass"):
+        layer.forward(**arguments(), past_key_values=object())
+
+
+def test_reading_and_checking_change_no_module() -> None:
+    module = llama()
+    before = copy.deepcopy(module.state_dict())
+    atlas.check(module, **arguments())
+    assert all(torch.equal(x, before[key]) and x.dtype == before[key].dtype for key, x in module.state_dict().items())
+
+
+def test_a_padded_sample_without_a_visible_token_has_even_weights() -> None:
+    config = BertConfig(hidden_size=60, num_attention_heads=6)
+    config._attn_implementation = "eager"
+    module = BertSelfAttention(config, layer_idx=0).eval()
+    mask = torch.full((2, 1, 1, 7), torch.finfo(torch.float32).min)
+    assert atlas.check(module, torch.randn(2, 7, 60), mask).ok
