@@ -23,7 +23,8 @@ from attention_np._lib.arguments import as_floating, as_integer, broadcast_leadi
 from attention_np._lib.arrays import Array, sum_to
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
-from attention_np._lib.rows import Numbers, scattered
+from attention_np._lib.rows import summed_over_windows, windows_of
+from attention_np._lib.second_look import sum_in_range
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
@@ -45,7 +46,8 @@ class Cache(NamedTuple):
     x: Array  # (..., n, d)
     gate: Array | None  # (..., n, d)
     b: Array | None  # (width, d)
-    tokens: Numbers  # (windows, width): which ones each window holds
+    width: int  # the tokens of a window
+    stride: int  # how many tokens later the next one begins
     weights: Array | None  # of the tokens of each window, (..., windows, width, d); None for a mean
     weighing: softmax.Cache | None  # the softmax that they come from
     output_shape: tuple[int, ...]
@@ -135,23 +137,32 @@ def forward(
     width = as_integer("width", width, least=1)
     stride = width if stride is None else as_integer("stride", stride, least=1)
     _check_shapes(x, gate, b, width)
-    return pool(x=x, gate=gate, b=b, tokens=_tokens(x.shape[-2], width, stride))
+    return pool(x=x, gate=gate, b=b, width=width, stride=stride)
 
 
 @passes.forward
-def pool(x: Array, gate: Array | None, b: Array | None, tokens: Numbers) -> tuple[Array, Cache, tuple[Array]]:
+def pool(x: Array, gate: Array | None, b: Array | None, width: int, stride: int) -> tuple[Array, Cache, tuple[Array]]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    windows = x[..., tokens, :]  # (..., windows, width, d)
+    windows = windows_of(x, width, stride)  # (..., windows, width, d), a view
     weighing = weights = None
     if gate is None:
-        output = windows.sum(axis=-2) / tokens.shape[-1]  # (..., windows, d) (pooling.1)
+        output = windows.sum(axis=-2) / width  # (..., windows, d) (pooling.1)
     else:
-        scores = gate[..., tokens, :]  # (..., windows, width, d) (pooling.4)
-        scores = scores if b is None else scores + b  # (pooling.4)
+        scores = windows_of(gate, width, stride)  # (..., windows, width, d) (pooling.4)
+        scores = scores if b is None else sum_in_range(scores, b, axis=-2)  # (pooling.4)
         weights, weighing = softmax.weigh(scores, None, axis=-2)  # (..., windows, width, d) (pooling.5)
         terms = _shown(weights * windows, weighing)  # (..., windows, width, d)
         output = terms.sum(axis=-2)  # (..., windows, d) (pooling.6)
-    cache = Cache(x=x, gate=gate, b=b, tokens=tokens, weights=weights, weighing=weighing, output_shape=output.shape)
+    cache = Cache(
+        x=x,
+        gate=gate,
+        b=b,
+        width=width,
+        stride=stride,
+        weights=weights,
+        weighing=weighing,
+        output_shape=output.shape,
+    )
     return output, cache, (output,)
 
 
@@ -166,13 +177,15 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
     A token that is in several windows gets the sum of what comes from each, and one that is in none zero.
     """
-    windows = cache.x[..., cache.tokens, :]  # (..., windows, width, d)
+    n, d = cache.x.shape[-2:]
     d_rows = d_output[..., None, :]  # (..., windows, 1, d)
     if cache.weights is None or cache.weighing is None:
         # forward was output = windows.sum(axis=-2) / width
-        d_windows = np.broadcast_to(d_rows / windows.shape[-2], (*d_output.shape[:-1], *windows.shape[-2:]))
-        d_x = _to_tokens(d_windows, cache)  # (..., n, d) (pooling.3)
-        return Gradients(x=d_x, gate=None, b=None), (d_windows,)
+        d_each = d_rows / cache.width  # (..., windows, 1, d)
+        d_windows = np.broadcast_to(d_each, (*d_output.shape[:-1], cache.width, d))
+        d_x = summed_over_windows(d_windows, n, cache.stride)  # (..., n, d) (pooling.3)
+        return Gradients(x=d_x, gate=None, b=None), (d_each,)
+    windows = windows_of(cache.x, cache.width, cache.stride)  # (..., windows, width, d)
     # forward was output = the sum of weights * windows
     d_windows = _shown(backward_times(d_rows, cache.weights), cache.weighing)  # (..., windows, width, d) (pooling.7)
     # summed over what the weights were broadcast along (pooling.8)
@@ -180,38 +193,26 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_scores = softmax.times_jacobian(d_weights, cache.weighing)  # (..., windows, width, d) (pooling.9)
     # forward was scores = gate in its windows + b, of which that of b is summed over windows (pooling.13)
     d_b = None if cache.b is None else d_scores
-    d_x, d_gate = (_to_tokens(part, cache) for part in (d_windows, d_scores))  # (pooling.11, pooling.12)
+    # (..., n, d) (pooling.11, pooling.12)
+    d_x, d_gate = (summed_over_windows(part, n, cache.stride) for part in (d_windows, d_scores))
     return Gradients(x=d_x, gate=d_gate, b=d_b), (d_weights, d_scores)
-
-
-def _to_tokens(d_windows: Array, cache: Cache) -> Array:
-    """The gradient of the tokens, (..., n, d), from that of what the windows hold, (..., windows, width, d)."""
-    *leading, _, _, d = d_windows.shape
-    held = d_windows.reshape(*leading, cache.tokens.size, d)
-    return scattered(held, cache.tokens.ravel(), cache.x.shape[-2])
 
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, gate: Tangent = None, b: Tangent = None) -> tuple[Array, tuple[Array, ...]]:
     """Forward mode: how the output, (..., windows, d), moves when the inputs move along a tangent."""
-    tokens = cache.tokens
-    d_windows = x[..., tokens, :]  # (..., windows, width, d)
+    windows, d_windows = (windows_of(rows, cache.width, cache.stride) for rows in (cache.x, x))
     if cache.weights is None or cache.weighing is None:
-        d_output = d_windows.sum(axis=-2) / tokens.shape[-1]  # (..., windows, d) (pooling.1)
+        d_output = d_windows.sum(axis=-2) / cache.width  # (..., windows, d) (pooling.1)
         return d_output, (d_output,)
-    d_scores = gate[..., tokens, :]  # (..., windows, width, d)
+    d_scores = windows_of(gate, cache.width, cache.stride)  # (..., windows, width, d)
     d_scores = d_scores if b is None else d_scores + b
     d_weights = softmax.times_jacobian(d_scores, cache.weighing)  # (..., windows, width, d) (pooling.14)
-    terms = cache.weights * d_windows + backward_times(d_weights, cache.x[..., tokens, :])
+    terms = cache.weights * d_windows + backward_times(d_weights, windows)  # (..., windows, width, d)
     return _shown(terms, cache.weighing).sum(axis=-2), (d_weights,)  # (..., windows, d) (pooling.15)
 
 
 double_backward = passes.second_derivative(pool, backward)
-
-
-def _tokens(n: int, width: int, stride: int) -> Numbers:
-    windows = max((n - width) // stride + 1, 0)
-    return stride * np.arange(windows)[:, None] + np.arange(width)  # (windows, width) (pooling.1)
 
 
 def _check_shapes(x: Array, gate: Array | None, b: Array | None, width: int) -> None:

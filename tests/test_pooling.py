@@ -3,7 +3,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import COMPLEX_STEP, Array, assert_close, assert_same_bits, each, normal
+from helpers import COMPLEX_STEP, Array, assert_close, assert_same_bits, each, normal, peak_of
 
 from attention_np import dot_product, gradcheck, masks, pooling
 
@@ -52,6 +52,18 @@ def test_each_window_is_a_mean_of_its_own_tokens(n: int, of: dict[str, int]) -> 
         weights = powers / powers.sum(axis=1, keepdims=True)
         assert_close(gated[:, window], (weights * x[:, held]).sum(axis=1), 2e-15)
         assert_close(weighted.weights[:, window], weights, 1e-15)
+
+
+def test_the_mean_of_windows_that_overlap_copies_none_of_them() -> None:
+    x = normal(0, 2000, 4)
+    output, cache = pooling.forward(x, width=64, stride=1)
+    passes = (
+        lambda: pooling.forward(x, width=64, stride=1),
+        lambda: pooling.backward(output, cache),
+        lambda: pooling.jvp(cache, x=x),
+    )
+    for run in passes:
+        assert peak_of(run) < 8 * x.nbytes
 
 
 @each("of", WINDOWS.values())
@@ -180,6 +192,47 @@ def test_means_of_numbers_whose_sum_leaves_the_range_are_found(size: float) -> N
         assert_close(output / size, expected, 1e-3 if size < 1e-300 else 1e-15)
         along = pooling.jvp(of_sized, x=size * x)
         assert_close(along / size, pooling.jvp(cache, x=x), 1e-3 if size < 1e-300 else 1e-15)
+
+
+@each("dtype", [np.float32, np.float64, np.complex128])
+@each("width", [3, 6])
+def test_gates_and_places_whose_sum_leaves_the_range_have_their_softmax(width: int, dtype: Any) -> None:
+    most = np.finfo(dtype).max
+    gate = np.array([[0.75, -0.9, 0.75], [0.7, -0.8, 0.75], [0.75, -0.9, 0.1], [-1, 1, 0], [0, 1, 0.5], [1, -1, 0]])
+    places = np.array([[0.5, -0.9, 0.5], [0.6, -0.9, 0.5], [0.5, -0.9, 1]])
+    b, x = np.concatenate([places, places])[:width], normal(0, 6, D).astype(dtype)
+    sums = (gate + np.tile(b, (6 // width, 1))).reshape(-1, width, D)
+    less = np.clip(sums - sums.max(axis=1, keepdims=True), -1, 0).reshape(6, D)  # what fits is as far below, or further
+    gates, places = (most * gate).astype(dtype), (most * b).astype(dtype)
+    hides = (np.arange(6) == 1)[:, None] & (np.arange(D) == 1)
+    for at in (0, -np.inf, np.inf):  # a gate that hides its token, or takes all the weight, among them
+        held = np.where(hides & (at == -np.inf), np.nan, x)
+        given = {"x": held, "gate": np.where(hides, at, gates) if at else gates, "b": places}
+        fits = {"x": x, "gate": np.where(hides, at, most * less) if at else most * less, "b": np.zeros_like(places)}
+        found, expected = (
+            everything({k: v.astype(dtype) for k, v in one.items()}, width=width) for one in (given, fits)
+        )
+        for name, y in expected.items():
+            assert np.isfinite(y).all(), name
+            assert_close(found[name], y, 1e-6 if dtype is np.float32 else 1e-15)
+
+
+def test_a_token_whose_sum_is_out_of_reach_of_the_largest_is_not_hidden() -> None:
+    most = np.finfo(float).max
+    gate = np.array([[most], [-most]])
+    for token, expected in ((5.0, 1.0), (np.nan, np.nan)):
+        assert_same_bits(pooling.forward(np.array([[1.0], [token]]), gate, gate, width=2)[0], np.array([[expected]]))
+
+
+def everything(given: dict[str, Array], **of: int) -> dict[str, Array]:
+    """Output, gradients, forward mode and second derivatives."""
+    output, cache = pooling.forward(**given, **of)
+    d_output = normal(5, *output.shape).astype(output.dtype)
+    along = {name: normal(6 + k, *x.shape).astype(x.dtype) for k, (name, x) in enumerate(given.items())}
+    d_d_output, second = pooling.double_backward(pooling.Gradients(**along), d_output, cache)
+    found = {"output": output, "jvp": pooling.jvp(cache, **along), "d_d_output": d_d_output}
+    found |= {f"d_{name}": x for name, x in pooling.backward(d_output, cache)._asdict().items()}
+    return found | {f"second {name}": x for name, x in second._asdict().items()}
 
 
 @each("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])

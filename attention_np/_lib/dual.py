@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.lib.stride_tricks import sliding_window_view
 
 from attention_np._lib.arrays import Array, is_finite
 
@@ -298,6 +299,7 @@ _LINEAR: tuple[Any, ...] = (
     np.flip,
     np.moveaxis,
     np.repeat,
+    sliding_window_view,
     np.squeeze,
     np.stack,
     np.swapaxes,

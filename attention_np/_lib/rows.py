@@ -1,4 +1,7 @@
-"""Rows of an array that are taken by their numbers, and what is put there added up: each is the other's backward."""
+"""Rows of an array that are taken by their numbers, or in windows, and what is put there added up.
+
+Each of the two is the other's backward.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from attention_np._lib.arrays import Array
 
@@ -49,6 +53,38 @@ def scattered(rows: Array, index: Numbers, size: int) -> Array:
     holds[index[begins]] = begins
     zero = np.zeros((*leading, 1, d), rows.dtype)
     return np.concatenate([rows, zero], axis=-2)[..., holds, :]
+
+
+def windows_of(x: Array, width: int, stride: int) -> Array:
+    """Whole windows of `width` rows of `x`, (..., n, d), one every `stride` rows: a view, (..., windows, width, d)."""
+    if x.shape[-2] < width:
+        return np.broadcast_to(x[..., :0, None, :], (*x.shape[:-2], 0, width, x.shape[-1]))
+    windows: Array = sliding_window_view(x, width, axis=-2)[..., ::stride, :, :].swapaxes(-1, -2)
+    return windows
+
+
+def summed_over_windows(d_windows: Array, n: int, stride: int) -> Array:
+    """The sums of what the windows, (..., windows, width, d), hold of each of n rows: (..., n, d).
+
+    A row is in ``ceil(width / stride)`` windows at most: so many terms are added up, one after the other.
+    """
+    *leading, windows, width, d = d_windows.shape
+    stride = stride if windows > 1 else width
+    overlap = -(-width // stride)
+
+    def filled_up(x: Array, axis: int, size: int) -> Array:
+        """`x` with zeros behind it."""
+        zeros = list(x.shape)
+        zeros[axis] = max(size - x.shape[axis], 0)
+        return np.concatenate([x, np.zeros(zeros, x.dtype)], axis=axis)
+
+    blocks = filled_up(d_windows[..., :stride, :], -2, stride)  # (..., windows, stride, d): a block for each stride
+    blocks = filled_up(blocks, -3, windows + overlap - 1)
+    for place in range(1, overlap):
+        part = d_windows[..., place * stride : (place + 1) * stride, :]
+        held = (..., slice(place, place + windows), slice(0, part.shape[-2]), slice(None))
+        blocks[held] = blocks[held] + part
+    return filled_up(blocks.reshape(*leading, (windows + overlap - 1) * stride, d), -2, n)[..., :n, :]
 
 
 def _of_all(index: Numbers, leading: tuple[int, ...], size: int) -> Any:

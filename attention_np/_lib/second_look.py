@@ -141,6 +141,24 @@ def clipped_scores(plain: Array, q: Array, k: Array, scale: Any, bias: Array | N
     return _clipped_scores(plain, q, k, scale, bias, lambda scores: scores)[0]
 
 
+def sum_in_range(one: Array, other: Array, axis: int) -> Array:
+    """``one + other`` for a softmax over `axis`, which sees no shift of a row.
+
+    A row with a sum that does not fit is given less its largest sum, and with the least number where that does not fit
+    either. What is finite in both stays finite, and what is not has its way.
+    """
+    if is_dual(one) or is_dual(other):
+        return dual(sum_in_range(value_of(one), value_of(other), axis), velocity_or_zero(one + other))
+    total = one + other
+    finite = np.isfinite(one) & np.isfinite(other)
+    lost = (finite & ~np.isfinite(total)).any(axis=axis, keepdims=True)
+    if not lost.any():
+        return total
+    sums, pairs = (x.swapaxes(axis, -1) for x in (Wide.of(one) + other, finite))
+    less = np.asarray(_less_largest(sums, pairs)).swapaxes(axis, -1)
+    return np.where(lost & finite, _within(less), total)
+
+
 def _clipped_scores(
     plain: Array, q: Array, k: Array, scale: Any, bias: Array | None, settle: Callable[[Array], Array]
 ) -> tuple[Array, Wide | None, Array]:
@@ -189,7 +207,11 @@ def _largest(scores: Array, pairs: Array | None) -> Array:
 
 def _clipped(numbers: Wide) -> Array:
     """`numbers` in their dtype, with its largest number in the place of infinity."""
-    array: Array = np.asarray(numbers)
+    return _within(np.asarray(numbers))
+
+
+def _within(array: Array) -> Array:
+    """`array`, which is written to, with the largest number of its dtype in the place of infinity."""
     most = np.finfo(array.dtype).max
     if array.dtype.kind != "c":
         return np.clip(array, -most, most)

@@ -12,6 +12,7 @@ from typing import Any, cast, overload
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.lib.stride_tricks import sliding_window_view
 
 from attention_np._lib.arrays import Array
 from attention_np._lib.dual import Dual, is_dual, value_of
@@ -255,5 +256,6 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.take_along_axis: lambda x, index, axis: x._each(lambda part: np.take_along_axis(part, index, axis)),
     np.broadcast_to: lambda x, shape: x._each(lambda part: np.broadcast_to(part, shape)),
     np.may_share_memory: lambda *_: False,
+    sliding_window_view: lambda x, *of, **how: x._each(lambda part: sliding_window_view(part, *of, **how)),
     np.zeros_like: lambda x: Wide(np.zeros(x.shape), 0, x.dtype),
 }

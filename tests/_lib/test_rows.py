@@ -4,7 +4,7 @@ import numpy as np
 from helpers import Array, assert_close, assert_same_bits, each, normal
 
 from attention_np._lib.dual import Dual, dual
-from attention_np._lib.rows import gathered, scattered
+from attention_np._lib.rows import gathered, scattered, summed_over_windows, windows_of
 from attention_np._lib.wide import Wide
 
 LEADING = [((), ()), ((2,), (2,)), ((2, 3), ()), ((2, 1), (3,)), ((0,), (0,))]  # of the array, and of the numbers
@@ -69,3 +69,34 @@ def test_numbers_of_other_kinds_are_put_together_likewise() -> None:
     wide: Array = scattered(Wide.of(2.0**1020 * rows) * 2.0**600, index, 5)  # type: ignore[arg-type]
     assert_close(np.asarray(wide * 2.0**-810 * 2.0**-810), sums.value, 1e-15)
     assert_same_bits(scattered(rows + 1j * tangent, index, 5), sums.value + 1j * sums.velocity)
+
+
+@each("leading", [(), (2,), (2, 0)])
+@each(("width", "stride"), [(1, 1), (3, 3), (3, 1), (5, 2), (5, 3), (2, 5), (9, 9), (9, 1), (9, 20), (10, 1), (20, 7)])
+def test_sums_over_windows_are_the_transpose_of_windows(width: int, stride: int, leading: tuple[int, ...]) -> None:
+    n, starts = 9, range(0, 9 - width + 1, stride)
+    x = normal(0, *leading, n, 3)
+    windows = windows_of(x, width, stride)
+    assert windows.shape == (*leading, len(starts), width, 3)
+    assert np.shares_memory(windows, x) or not windows.size
+    d_windows, expected = normal(1, *windows.shape), np.zeros_like(x)
+    for window, start in enumerate(starts):
+        assert_same_bits(windows[..., window, :, :], x[..., start : start + width, :])
+        expected[..., start : start + width, :] += d_windows[..., window, :, :]
+    assert_close(summed_over_windows(d_windows, n, stride), expected, 1e-15)
+
+
+def test_windows_of_numbers_of_other_kinds_are_windows_likewise() -> None:
+    x, tangent = normal(0, 9, 3), normal(1, 9, 3)
+    d_windows, d_tangent = (windows_of(y, 4, 2) for y in (x, tangent))
+    for made in (windows_of(dual(x, tangent), 4, 2), dual(d_windows, d_tangent)):
+        both: Any = made
+        assert isinstance(both, Dual)
+        assert_same_bits(both.value, d_windows)
+        assert_same_bits(both.velocity, d_tangent)
+        sums: Any = summed_over_windows(made, 9, 2)
+        assert_same_bits(sums.value, summed_over_windows(d_windows, 9, 2))
+        assert_same_bits(sums.velocity, summed_over_windows(d_tangent, 9, 2))
+    wide: Any = Wide.of(2.0**1020 * (x + 1j * tangent)) * 2.0**600
+    sums = summed_over_windows(windows_of(wide, 4, 2), 9, 2) * 2.0**-810 * 2.0**-810
+    assert_close(np.asarray(sums), summed_over_windows(d_windows + 1j * d_tangent, 9, 2), 1e-15)
