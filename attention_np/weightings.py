@@ -310,21 +310,24 @@ class _WithThreshold(Weighting):
         return less_largest
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:
-        # (..., m) (weightings.20, weightings.31)
-        return backward_times(_above_mean(d_weights, cache.parts), cache.parts.slopes)
+        return _times_jacobian(d_weights, cache.parts)  # (..., m)
 
     def tangent(self, d_scores: Array, cache: Cache) -> Array:
         return self.gradient(d_scores, cache)
 
 
-def _above_mean(vector: Array, parts: Slopes) -> Array:
-    """How far each entry of `vector` is above the mean of its row, by the shares: a score above its threshold."""
+def _times_jacobian(vector: Array, parts: Slopes) -> Array:
+    """What a row of scores gets of `vector`, a gradient of the weights; or weights, of one that the scores move by."""
     shares: Any = parts.shares
+    index, nearly_one = place = rows.heaviest(shares, shares.ndim - 1)
     # As in softmax: to take the entry of a share that is nearly one leaves small numbers of which no digit is lost.
-    above = vector - rows.entry_at(rows.heaviest(shares, shares.ndim - 1), vector, shares.ndim - 1)  # (weightings.21)
+    above = vector - rows.entry_at(place, vector, shares.ndim - 1)  # (weightings.21)
     mean = backward_times(above, shares).sum(axis=-1, keepdims=True)  # (..., 1)
-    result: Array = above - mean
-    return result
+    result: Array = backward_times(above - mean, parts.slopes)  # (..., m) (weightings.20, weightings.31)
+    # There itself the slope may be beyond the dtype, and the mean below it.
+    total = backward_times(above, parts.slopes).sum(axis=-1, keepdims=True)  # (..., 1)
+    is_top = nearly_one & (np.arange(shares.shape[-1]) == index)
+    return np.where(is_top, -backward_times(total, shares), result)  # (weightings.62)
 
 
 class _Sparsemax(_WithThreshold):
@@ -333,8 +336,7 @@ class _Sparsemax(_WithThreshold):
     def weigh(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
         if isinstance(scores, Dual):
             weights, parts = self.weigh(scores.value, visible)
-            velocity = backward_times(_above_mean(scores.velocity, parts), parts.slopes)
-            return dual(weights, velocity), parts  # which are constants (weightings.13)
+            return dual(weights, _times_jacobian(scores.velocity, parts)), parts  # which are constants (weightings.13)
         top = _Top(scores, visible)
         gaps = np.where(visible, scores - top.largest, -np.inf)  # (..., m)
         weights = gaps + largest_of_sparsemax(gaps)  # (..., m) (weightings.6)
@@ -351,16 +353,20 @@ class _Entmax(_WithThreshold):
 
     def weigh(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
         value = scores.value if isinstance(scores, Dual) else scores
-        excess, top = self.alpha - 1, _Top(value, visible)
+        # What fits the dtype times any logarithm of a weight: more tells no scores apart but near the smallest numbers.
+        limits = np.finfo(value.dtype)
+        excess = limits.dtype.type(min(self.alpha - 1, limits.max / limits.maxexp))
+        top = _Top(value, visible)
         gaps = np.where(visible, value - top.largest, -np.inf)  # (..., m)
         logarithms, inside = logarithms_of_entmax(gaps, excess)
         inside = top.inside(inside & visible)
         logarithms = np.where(top.at_nan, np.nan, np.where(inside, logarithms, 0))
         of_slopes = (1 - excess) * logarithms  # (weightings.16)
         if isinstance(scores, Dual):
-            above = _above_mean(scores.velocity, _slopes(of_slopes, inside))
-            rates = np.where(inside, backward_times(above, np.exp(-excess * logarithms)), 0)  # (weightings.27)
-            logarithms = dual(logarithms, rates)
+            weights = np.where(inside, np.exp(logarithms), 0)
+            d_weights = _times_jacobian(scores.velocity, _slopes(of_slopes, inside))
+            # (weightings.27), zero where a weight is too small for the dtype
+            logarithms = dual(logarithms, np.where(weights == 0, 0, d_weights / np.where(weights == 0, 1, weights)))
             of_slopes = (1 - excess) * logarithms
         weights = np.where(inside, np.exp(logarithms), 0)  # (..., m) (weightings.15)
         return top.settled(weights), _slopes(of_slopes, inside)

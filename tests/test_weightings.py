@@ -149,6 +149,48 @@ def test_entmax_goes_to_softmax_and_to_a_hard_choice() -> None:
     np.testing.assert_array_equal(weights, scores == scores.max(axis=-1, keepdims=True))
 
 
+def of_two(gap: float, alpha: float) -> tuple[float, float, float]:
+    """Of two scores: both weights, and how fast the first one moves, by bisection for the logarithm of the second."""
+    with mpmath.workdps(60):
+        power = mpf(alpha) - 1
+        low, high = mpf(-800), mpmath.log(mpf(1) / 2)
+        for _ in range(240):
+            middle = (low + high) / 2
+            below = mpmath.log(mpmath.exp(power * middle) + power * mpf(gap)) < power * mpmath.log1p(
+                -mpmath.exp(middle)
+            )
+            low, high = (middle, high) if below else (low, middle)
+        second = mpmath.exp(low)
+        slope = 1 / ((1 - second) ** (power - 1) + second ** (power - 1))
+        return float(1 - second), float(second), float(slope)
+
+
+@each(("alpha", "gap"), [(30.0, 0.0077), (1e3, 1e-6), (1e12, 2e-13)], long=[(2.5, 0.6), (30.0, 1e-9), (1e6, 9e-7)])
+def test_near_scores_share_the_weight_and_its_gradient_however_large_alpha(alpha: float, gap: float) -> None:
+    for dtype, tolerance in ((np.float64, 1e-11), (np.float32, 2e-4)):
+        scores, first = np.array([gap, 0], dtype), np.array([1, 0], dtype)
+        by = weightings.entmax(alpha)
+        first_weight, second_weight, slope = of_two(float(scores[0]), alpha)
+        weights, cache = by.forward(scores)
+        np.testing.assert_allclose(weights, [first_weight, second_weight], rtol=tolerance)
+        for moved in (by.backward(first, cache), by.jvp(cache, first)):
+            np.testing.assert_allclose(moved, [slope, -slope], rtol=tolerance)
+        _, twice = weightings.double_backward(weightings.Gradients(first), first, cache)
+        assert np.isfinite(twice.scores).all()
+        assert abs(twice.scores.sum()) <= tolerance * abs(twice.scores[0])
+
+
+@each("alpha", [1e39, 1e300])
+@each("dtype", [np.float16, np.float32, np.float64])
+def test_an_alpha_beyond_the_dtype_is_a_hard_choice(alpha: float, dtype: type) -> None:
+    scores = np.array([[1.5, 1.0, -2.0], [3.0, 3.0, 1.0], [1e4, -np.inf, -1e4]], dtype)
+    weights, cache = weightings.entmax(alpha).forward(scores)
+    np.testing.assert_array_equal(weights, [[1, 0, 0], [0.5, 0.5, 0], [1, 0, 0]])
+    d_scores = weightings.entmax(alpha).backward(normal(0, 3, 3).astype(dtype), cache)
+    assert_same_bits(d_scores[[0, 2]], np.zeros((2, 3), dtype))
+    assert not np.isnan(d_scores).any()
+
+
 def test_sparsemax_is_entmax_at_two() -> None:
     scores, g = random_scores(80, 9), normal(1, 80, 9)
     one, other = weightings.sparsemax(), weightings.entmax(2)

@@ -52,9 +52,11 @@ def logarithms_of_entmax(gaps: Array, excess: float) -> tuple[Array, npt.NDArray
     gaps = np.where(far, real, gaps)
     if excess <= 1:  # by the largest weight, which that of sparsemax is near
         anchor = np.log(_largest_of_square_roots(real) if excess == 0.5 else largest_of_sparsemax(real))
-    else:  # by the smallest, which is at most a mean one
-        smallest, number = _smallest_inside(real, excess)
-        gaps, real, anchor = gaps - smallest, real - smallest, -np.log(number)
+    else:  # by the smallest, which is at most what the others would leave if it were zero
+        smallest = _smallest_inside(real, excess)
+        gaps, real = gaps - smallest, real - smallest
+        number = np.maximum((real == 0).sum(axis=-1, keepdims=True), 1).astype(real.dtype)
+        anchor = np.log(_left_over(real, excess) / number)
     anchor = _to_sum_one(anchor, real, excess)
     if gaps.dtype.kind == "c":
         anchor = _to_sum_one(anchor.astype(gaps.dtype), gaps, excess)
@@ -69,12 +71,17 @@ def _to_sum_one(anchor: Array, gaps: Array, excess: float) -> Array:
     """
     is_real, eps = gaps.dtype.kind != "c", np.finfo(gaps.dtype).eps
     enough = 16 * eps if is_real else np.sqrt(eps)  # a complex one starts at the root of the real parts
+    is_top = np.arange(gaps.shape[-1]) == gaps.real.argmax(axis=-1, keepdims=True)  # one of the largest weights
     goes_on = np.ones(anchor.shape, np.bool_)  # (..., 1): each row by itself, so that none depends on another
     for number in range(STEPS):
         logarithms, inside = _logarithms(anchor, gaps, excess)
-        surplus = np.where(inside, np.exp(logarithms), 0).sum(axis=-1, keepdims=True) - 1  # (..., 1)
-        slopes = np.where(inside, np.exp(excess * anchor + (1 - excess) * logarithms), 0)  # (..., m) (weightings.23)
-        step = _log1p(-surplus / slopes.sum(axis=-1, keepdims=True))
+        surplus = np.where(is_top, np.expm1(logarithms), np.where(inside, np.exp(logarithms), 0))
+        if excess <= 1:
+            of_slopes = excess * anchor + (1 - excess) * logarithms  # (..., m) (weightings.23)
+        else:  # where that would be a small difference of large numbers
+            of_slopes = logarithms - _rise(anchor, gaps, excess)  # (..., m) (weightings.23)
+        slopes = np.where(inside, np.exp(of_slopes), 0)
+        step = _log1p(-surplus.sum(axis=-1, keepdims=True) / slopes.sum(axis=-1, keepdims=True))
         step = np.minimum(step, 0) if is_real and number else step
         anchor = np.where(goes_on, anchor + step, anchor)
         goes_on &= modulus(step) > enough  # which NaN is not
@@ -108,23 +115,40 @@ def _largest_of_square_roots(gaps: Array) -> Array:
     return largest
 
 
-def _smallest_inside(gaps: Array, excess: float) -> tuple[Array, Array]:
-    """The smallest of the `gaps` whose weight is not zero, and how many are not smaller, (..., 1) each.
+def _rise(anchor: Array, gaps: Array, excess: float) -> Array:
+    """How far `excess` times the logarithms of weights are above that of the smallest weight, (..., m)."""
+    above = np.log(np.where(gaps.real >= 0, excess * gaps, 0)) - excess * anchor
+    right = above.real > 0
+    rise: Array = np.where(right, above, 0) + _log1p(np.exp(np.where(right, -above, above)))
+    return rise
 
-    Sorted, they are halved until it is found: the sum of what the weights of all others would be if its own were zero
-    is less than one (weightings.24).
+
+def _left_over(above: Array, excess: float) -> Array:
+    """What the weights of scores leave of one, (..., 1), if their threshold is what they are `above`."""
+    inside = above > 0
+    logarithms = np.log(np.where(inside, excess * above, 1)) / excess
+    is_top = np.arange(above.shape[-1]) == above.argmax(axis=-1, keepdims=True)
+    # One less the largest weight, which may be nearly one, with all its digits
+    lacking = np.where(is_top, np.where(inside, -np.expm1(logarithms), 1), np.where(inside, -np.exp(logarithms), 0))
+    left: Array = lacking.sum(axis=-1, keepdims=True)
+    return left
+
+
+def _smallest_inside(gaps: Array, excess: float) -> Array:
+    """The smallest of the `gaps` whose weight is not zero, (..., 1).
+
+    Sorted, they are halved until it is found: what the weights of all others would be if its own were zero leaves
+    something of one (weightings.24).
     """
     descending = -np.sort(-gaps, axis=-1)  # (..., m)
     low = np.zeros((*gaps.shape[:-1], 1), int)
     high = np.full_like(low, gaps.shape[-1] - 1)
     while (low < high).any():
         middle = (low + high + 1) // 2
-        above = np.maximum(descending - np.take_along_axis(descending, middle, axis=-1), 0)
-        is_inside = ((excess * above) ** (1 / excess)).sum(axis=-1, keepdims=True) < 1
+        is_inside = _left_over(descending - np.take_along_axis(descending, middle, axis=-1), excess) > 0
         low, high = np.where(is_inside, middle, low), np.where(is_inside, high, middle - 1)
-    smallest = np.take_along_axis(descending, low, axis=-1)
-    number: Array = (gaps >= smallest).sum(axis=-1, keepdims=True).astype(gaps.dtype)
-    return smallest, np.maximum(number, 1)
+    smallest: Array = np.take_along_axis(descending, low, axis=-1)
+    return smallest
 
 
 def _log1p(x: Any) -> Any:
