@@ -16,7 +16,7 @@ package.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ from attention_np.linear import affine_gradients, affine_map, affine_tangent
 from attention_np.masks import visible_pairs
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
+
+# Query, its rotary part, latents, their rotary part, and what makes keys and values of them, as in `Gradients`
+Arrays: TypeAlias = tuple[Array, Array | None, Array, Array | None, Array, Array]
 
 VECTORIZED = ("query", "query_rotary", "latent", "key_rotary", "bias")  # may carry any leading axes: for gradcheck
 OP = passes.Op(added=("bias", "sink"), factors=("scale",), has_products=True)
@@ -72,6 +75,11 @@ class Cache(NamedTuple):
     output_shape: tuple[int, ...]
 
     @property
+    def arrays(self) -> Arrays:
+        """What queries, keys and values are made of."""
+        return self[:6]
+
+    @property
     def as_rows(self) -> bool:
         """Whether the heads are rows of one attention."""
         return self.absorbed and self.sink is None
@@ -83,8 +91,7 @@ class Cache(NamedTuple):
 
     def in_range(self) -> Cache:
         """With its products made again, of inputs that are widened: those on the way need not fit the dtype."""
-        inputs = self.query, self.query_rotary, self.latent, self.key_rotary, self.w_key, self.w_value
-        q, k, v, as_rows = operands(*inputs, self.absorbed, self.sink)
+        q, k, v, as_rows = operands(self.arrays, self.absorbed, self.sink)
         heads = None
         if self.absorbed:
             heads = _heads(product(self.attention.weights, v, self.attention.mask), self.query, as_rows)
@@ -190,15 +197,16 @@ def forward(
         raise ValueError(f"{other}_rotary is missing: {given}_rotary meets it in the scores, so both are given or none")
     of_queries = None if query_rotary is None else as_floating("query_rotary", query_rotary)
     of_keys = None if key_rotary is None else as_floating("key_rotary", key_rotary)
-    arrays = query, latent, w_key, w_value, *(x for x in (of_queries, of_keys) if x is not None)
-    added, is_absorbed = as_bias(bias, *arrays), as_flag("absorbed", absorbed)
+    arrays = query, of_queries, latent, of_keys, w_key, w_value
+    present = [x for x in arrays if x is not None]
+    added, is_absorbed = as_bias(bias, *present), as_flag("absorbed", absorbed)
     if is_absorbed and any(getattr(one, "of", None) == "key" for one in biases.terms_of(added)):
         raise ValueError("bias reads the keys, of which the absorbed form has none: use absorbed=False")
-    shape = scores_shape(query, of_queries, latent, of_keys, w_key, w_value)
+    shape = scores_shape(arrays)
     width = query.shape[-1] + (0 if of_queries is None else of_queries.shape[-1])
     biases.check(added, shape, width)
-    sink = as_sink(sink, shape, *arrays)
-    compute = precision(*arrays, *biases.terms_of(added), sink).compute
+    sink = as_sink(sink, shape, *present)
+    compute = precision(*present, *biases.terms_of(added), sink).compute
     return attend(
         query=query,
         query_rotary=of_queries,
@@ -231,11 +239,10 @@ def attend(
     softcap: Any,
 ) -> tuple[Array, Cache, tuple[Array, ...]]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    inputs = query, query_rotary, latent, key_rotary, w_key, w_value
-    q, k, v, as_rows = operands(*inputs, absorbed, sink)
+    q, k, v, as_rows = operands((query, query_rotary, latent, key_rotary, w_key, w_value), absorbed, sink)
     term, visible = bias, mask
     if absorbed and bias is not None:  # which may read the queries of the plain form
-        term = biases.term(bias, _operands_of_bias(beside(query, query_rotary), latent, scale))
+        term = biases.term(bias, _operands_of_bias(query, query_rotary, latent, scale))
         if term is not None and not isinstance(bias, np.ndarray):
             *leading, n, m = np.broadcast_shapes(term.shape, (*query.shape[-3:-1], latent.shape[-2]))
             visible = visible_pairs((*leading, n, m), mask, term, is_causal=False)
@@ -268,17 +275,9 @@ def attend(
     return output, cache, (*made, heads)
 
 
-def operands(
-    query: Array,
-    query_rotary: Array | None,
-    latent: Array,
-    key_rotary: Array | None,
-    w_key: Array,
-    w_value: Array,
-    absorbed: bool,
-    sink: Array | None,
-) -> tuple[Array, Array, Array, bool]:
+def operands(arrays: Arrays, absorbed: bool, sink: Array | None) -> tuple[Array, Array, Array, bool]:
     """Queries, keys and values of a dot-product attention, and whether the heads are rows of one, side by side."""
+    query, query_rotary, latent, key_rotary, w_key, w_value = arrays
     latents = latent[..., None, :, :]  # (..., 1, m, r)
     of_keys = None if key_rotary is None else key_rotary[..., None, :, :]  # (..., 1, m, d_r)
     if not absorbed:
@@ -302,10 +301,10 @@ def beside(x: Array, turned: Array | None) -> Array:
     return np.concatenate(parts, axis=-1)
 
 
-def _operands_of_bias(query: Array, latent: Array, scale: Any) -> Operands:
+def _operands_of_bias(query: Array, query_rotary: Array | None, latent: Array, scale: Any) -> Operands:
     """What a bias of all scores of the absorbed form may read; keys are none."""
     n, m = query.shape[-2], latent.shape[-2]
-    return Operands(slice(0, n), slice(0, m), query * scale, latent, scale)
+    return Operands(slice(0, n), slice(0, m), beside(query, query_rotary) * scale, latent, scale)
 
 
 def _of_heads(x: Any, query: Array) -> Any:
@@ -368,8 +367,8 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_scores = _heads(d_scores, query, as_rows)  # (..., h, n, m)
     of_bias = OfBlock(found.bias)  # (latent.19)
     if cache.absorbed and cache.bias is not None:
-        q = beside(query, cache.query_rotary)
-        of_bias = biases.gradients(cache.bias, d_scores, _operands_of_bias(q, cache.latent, cache.scale))
+        read = _operands_of_bias(query, cache.query_rotary, cache.latent, cache.scale)
+        of_bias = biases.gradients(cache.bias, d_scores, read)
         if of_bias.query is not None:
             d_bias_query = of_bias.query * cache.scale  # (..., h, n, d_n + d_r)
             d_query = d_query + d_bias_query[..., : query.shape[-1]]
@@ -413,8 +412,9 @@ def jvp(
         d_values = affine_tangent(latents, cache.w_value, d_latents, w_value, None)  # (..., h, m, d_v) (latent.30)
     d_q, d_k, d_v = beside(d_query, query_rotary), beside(d_keys, d_of_keys), d_values
     if cache.absorbed and cache.bias is not None:
-        q = dual(beside(cache.query, cache.query_rotary), beside(query, query_rotary))
-        bias = biases.tangent(cache.bias, bias, _operands_of_bias(q, cache.latent, cache.scale))
+        of_queries = None if cache.query_rotary is None else dual(cache.query_rotary, query_rotary)
+        read = _operands_of_bias(dual(cache.query, query), of_queries, cache.latent, cache.scale)
+        bias = biases.tangent(cache.bias, bias, read)
     if cache.as_rows:
         d_q, d_k, d_v = _rows(d_q, True), d_k[..., 0, :, :], d_v[..., 0, :, :]
         bias = _rows(_of_heads(bias, cache.query), True)
@@ -433,15 +433,9 @@ def jvp(
 double_backward = passes.second_derivative(attend, backward)
 
 
-def scores_shape(
-    query: Array,
-    query_rotary: Array | None,
-    latent: Array,
-    key_rotary: Array | None,
-    w_key: Array,
-    w_value: Array,
-) -> tuple[int, ...]:
+def scores_shape(arrays: Arrays) -> tuple[int, ...]:
     """(..., h, n, m), if the arrays fit together."""
+    query, query_rotary, latent, key_rotary, w_key, w_value = arrays
     if query.ndim < 3:
         raise ValueError(f"query must have at least three axes, (..., h, n, features) (query.shape={query.shape})")
     if latent.ndim < 2:

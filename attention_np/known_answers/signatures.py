@@ -153,7 +153,7 @@ def _latent(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
     if ("query_rotary" in inputs) != ("key_rotary" in inputs):
         raise ValueError("query_rotary and key_rotary are both given or none")
     names = "query", "query_rotary", "latent", "key_rotary", "w_key", "w_value"
-    scores = latent.scores_shape(*(inputs.get(name) for name in names))  # type: ignore[arg-type]
+    scores = latent.scores_shape(tuple(inputs.get(name) for name in names))  # type: ignore[arg-type]
     features = max(inputs["latent"].shape[-1], inputs["w_key"].shape[-1], inputs["w_value"].shape[-1])
     _check_scores(inputs, scores, features)
     return (*scores[:-1], inputs["w_value"].shape[-1]), scores[:-1]
