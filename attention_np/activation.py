@@ -25,7 +25,7 @@ from attention_np._lib.arrays import Array
 from attention_np._lib.erf import normal
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
-from attention_np._lib.tails import bounded, cubic_terms, in_double, log1p, sigmoids
+from attention_np._lib.tails import bounded, cubic_terms, in_double, in_parts, log1p, sigmoids
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
@@ -197,14 +197,17 @@ def gated(gate: Function) -> Function:
 
 
 KINDS: dict[str, Function] = {
-    "sigmoid": sigmoid,
-    "tanh": tanh,
-    "relu": relu,
-    "relu_squared": relu_squared,
-    "silu": gated(sigmoid),  # (activation.18, activation.19)
-    "gelu": gated(normal),  # (activation.1, activation.2, activation.3)
-    "gelu_tanh": gated(cubic_sigmoid),
-    "quick_gelu": gated(steep_sigmoid),
-    "softplus": softplus,
-    "exp": exp,
+    name: in_parts(function)
+    for name, function in {
+        "sigmoid": sigmoid,
+        "tanh": tanh,
+        "relu": relu,
+        "relu_squared": relu_squared,
+        "silu": gated(sigmoid),  # (activation.18, activation.19)
+        "gelu": gated(normal),  # (activation.1, activation.2, activation.3)
+        "gelu_tanh": gated(cubic_sigmoid),
+        "quick_gelu": gated(steep_sigmoid),
+        "softplus": softplus,
+        "exp": exp,
+    }.items()
 }

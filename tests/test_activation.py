@@ -8,6 +8,7 @@ import pytest
 from helpers import COMPLEX_STEP, Array, Case, assert_same_bits, each, normal, run
 
 from attention_np import activation, gradcheck
+from attention_np._lib import tails
 from attention_np._lib.pages import PAGES
 
 SYMBOLS = {  # of the page
@@ -149,3 +150,13 @@ def test_what_is_no_kind_is_refused() -> None:
     for wrong, said in (("swish", "'swish'"), (None, "None"), (["silu"], r"\['silu'\]")):
         with pytest.raises(ValueError, match=f"^kind must be one of {listed}, not {said}$"):
             activation.forward(np.ones(3), kind=wrong)
+
+
+@every_kind
+@each("dtype", [np.float32, np.float64])
+def test_a_large_array_is_what_its_rows_are(kind: str, dtype: type) -> None:
+    x = (8 * normal(0, 5, tails.PART // 2 + 5)).astype(dtype)  # the last part is not full
+    whole = activation.KINDS[kind](x)
+    for found, rows in zip(whole, zip(*map(activation.KINDS[kind], x), strict=True), strict=True):
+        assert (found.shape, found.dtype) == (x.shape, dtype)
+        np.testing.assert_allclose(found, rows, rtol=4 * float(np.finfo(dtype).eps))
