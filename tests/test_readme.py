@@ -11,7 +11,7 @@ import pytest
 
 import attention_np
 from attention_np import cli
-from docs import pictures, verified
+from docs import pictures, translations, verified
 
 ROOT = Path(__file__).parents[1]
 README, CHINESE = ROOT / "README.md", ROOT / "README.zh.md"
@@ -54,6 +54,14 @@ def test_both_readmes_have_the_same_code_and_the_same_outputs() -> None:
             assert re.sub(r"#.*", "", code).split() == re.sub(r"#.*", "", translated).split()
         else:
             assert code == translated
+
+
+def test_both_readmes_lead_to_the_same_places() -> None:
+    english, chinese = (re.findall(r"\]\(([^)#]+)", readme.read_text(encoding="utf-8")) for readme in (README, CHINESE))
+    originals = [
+        str(translations.original_of(ROOT / link).relative_to(ROOT)) if "/zh/" in link else link for link in chinese
+    ]
+    assert english[1:] == originals[1:]  # the first leads from each to the other
 
 
 @READMES
