@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_floating, as_integer, as_mask
-from attention_np._lib.arrays import Array, as_result, is_finite, precision, quiet
+from attention_np._lib.arrays import Array, as_result, computed_in, is_finite, precision, quiet
 from attention_np._lib.dual import Dual, dual, value_of, velocity_of
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
@@ -123,7 +123,7 @@ def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cach
         weights = dual(of_values.weights, times_jacobian(scores.velocity, of_values))  # (..., n) (softmax.37)
         logsumexp = dual(of_values.logsumexp, logsumexp_tangent(scores.velocity, of_values))  # (..., 1) (softmax.15)
         return of_values._replace(scores=scores, logsumexp=logsumexp, weights=weights)
-    computed = scores.astype(precision(scores).compute, copy=False)
+    computed = scores.astype(computed_in(scores.dtype), copy=False)
     # (..., n) (softmax.66)
     visible = computed if mask is None else np.where(mask, computed, -np.inf)
     largest = visible.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)

@@ -130,7 +130,7 @@ def is_finite(array: Array) -> bool:
 def sum_of_squares(array: Array) -> Any:
     """Of all numbers, by one call to BLAS: the first look at an array is a cheap one."""
     flat = array.ravel()
-    return flat @ flat
+    return flat.dot(flat)  # in half the time that `@` takes for a few
 
 
 def sum_to(array: Array, shape: tuple[int, ...]) -> Array:

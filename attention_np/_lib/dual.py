@@ -164,12 +164,13 @@ def multilinear(function: Function) -> Function:
 
     @wraps(function)
     def of_duals(*args: Any, **kwargs: Any) -> Any:
-        values, kind, velocity = list(args), None, None
-        for k, x in enumerate(args):
+        for x in args:
             if isinstance(x, Dual):
-                values[k], kind = x.value, type(x)
-        if kind is None:
+                kind = type(x)
+                break
+        else:
             return function(*args, **kwargs)
+        values, velocity = [value_of(x) for x in args], None
         for k, x in enumerate(args):
             if isinstance(x, Dual):
                 term = function(*values[:k], x.velocity, *values[k + 1 :])  # (chunks.23)

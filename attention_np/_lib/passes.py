@@ -37,7 +37,7 @@ from attention_np._lib.arrays import (
 )
 from attention_np._lib.blas import one_thread
 from attention_np._lib.dual import Dual, dual, parts_of, velocity_of
-from attention_np._lib.second_look import left_range
+from attention_np._lib.second_look import are_usual, may_leave_range
 from attention_np._lib.wide import is_wide, widened
 
 # array_like of the shape of its input, None for zero; or of the output, for its gradient; to the formulas an array
@@ -45,10 +45,13 @@ Tangent: TypeAlias = Any
 
 SEVERAL = (tuple, list)  # what holds several arrays; to make the union of both at each call takes longer than to ask
 
+PRECISIONS = {of: Precision(of, of) for of in map(np.dtype, "fdFD")}  # that are computed in as they are
+
 Arguments = ParamSpec("Arguments")
 Cache = TypeVar("Cache")
 Gradients = TypeVar("Gradients")
 Intermediates: TypeAlias = tuple[Array, ...]
+Map: TypeAlias = Callable[[Any], Any]
 Result = TypeVar("Result", covariant=True)
 
 
@@ -112,13 +115,18 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     @wraps(mathematics)
     def shell(**arguments: Any) -> tuple[Array, Any]:
         inputs = tuple([arguments.pop(name) for name in op.names])
-        dtype = _precision(inputs)
-        ready = op.ready(inputs, dtype.compute)
+        ready, dtype = op.ready(inputs)
+
+        def run(widen: Map, _: Map) -> tuple[Any, Any]:
+            output, cache, *intermediates = mathematics(*op.each_factor(widen, ready), **arguments)
+            result = output, cache if widen is _same else _plain(cache)
+            return result, (output, intermediates) if intermediates else None
+
         with quiet():
-            output, cache, *intermediates = mathematics(*ready, **arguments)
-            if intermediates and op.left_range((output, *intermediates[0]), op.factors(ready)):
-                output, cache, _ = _plain(mathematics(*op.wide(ready), **arguments))
+            output, cache = op.in_range_of(run, lambda: op.factors(ready))
             output = as_result(op.without_query_axis(np.asanyarray(output), inputs), dtype.result)
+        if ready is inputs and cache.output_shape == output.shape:
+            return output, cache
         return output, op.cache._make((*inputs, *cache[len(inputs) : -1], output.shape))
 
     return cast("Pass[..., Any]", _as_pass(shell, mathematics))
@@ -137,18 +145,18 @@ def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     def shell(*args: Any, **kwargs: Any) -> Any:
         vectors, options = _by_keyword(more, kwargs)
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
-        inputs, cache, compute = op.opened(cache)
-        d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, compute), inputs)
-        further = _further_vectors(vectors, cache, compute)
-        with quiet():
-            results, intermediates = _split(mathematics(d_output, cache, **further, **options))
+        inputs, cache, dtype = op.opened(cache)
+        d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, dtype.compute), inputs)
+        further = _further_vectors(vectors, cache, dtype.compute)
+
+        def run(widen: Map, opened: Map) -> tuple[Any, Any]:
+            more = {name: widen(x) for name, x in further.items()}
+            results, intermediates = _split(mathematics(widen(d_output), opened(cache), **more, **options))
             gradients = op.as_given(results, inputs, d_output)
-            factors = op.factors_with((d_output, *further.values()), cache)
-            if intermediates is not None and op.left_range(_flat((*results, *intermediates, *gradients)), factors):
-                wide = {name: widened(x) for name, x in further.items()}
-                results, _ = _split(mathematics(widened(d_output), op.in_range(cache), **wide, **options))
-                gradients = op.as_given(results, inputs, d_output)
-        return gradients
+            return gradients, None if intermediates is None else (results, intermediates, gradients)
+
+        with quiet():
+            return op.in_range_of(run, lambda: op.factors_with((d_output, *further.values()), cache))
 
     shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
     first, second, *others = declared.parameters.values()
@@ -173,24 +181,24 @@ def jvp(mathematics: Callable[..., Any]) -> Any:
         outputs = keywords.pop("outputs", None) if further else None
         if not keywords.keys() <= declared.parameters.keys():
             _bound(mathematics, (cache,), keywords)  # which says what is not an argument
-        inputs, cache, compute = op.opened(cache)
+        inputs, cache, dtype = op.opened(cache)
         check_outputs(op.name, outputs, ("output", *further))
-        tangents = op.tangents(keywords, inputs, compute, zeros=not op.declared.in_parts)
+        tangents = op.tangents(keywords, inputs, dtype.compute, zeros=not op.declared.in_parts)
         options = {name: x for name, x in keywords.items() if name not in tangents}
+
+        def run(widen: Map, opened: Map) -> tuple[Any, Any]:
+            of_inputs = {name: widen(x) for name, x in tangents.items()}
+            results, intermediates = _by_output(mathematics(opened(cache), **of_inputs, **options))
+            named = [results[name] for name in outputs or ("output",)]
+            return results, None if intermediates is None else (named, intermediates)
+
         with quiet():
-            results, intermediates = _by_output(mathematics(cache, **tangents, **options))
-            factors = op.factors_with(tuple(tangents.values()), cache)
-            named = (results[name] for name in outputs or ("output",))
-            if intermediates is not None and op.left_range((*named, *intermediates), factors):
-                wide = {name: _each(widened, x) for name, x in tangents.items()}
-                results, _ = _by_output(mathematics(op.in_range(cache), **wide, **options))
-            arrays = {name: np.asarray(x) for name, x in results.items()}
-            arrays["output"] = op.without_query_axis(arrays["output"], inputs)
-            dtypes = {name: getattr(cache, name).dtype for name in further}
-            dtypes["output"] = _precision(inputs).result
+            results = op.in_range_of(run, lambda: op.factors_with(tuple(tangents.values()), cache))
+            results["output"] = op.without_query_axis(np.asarray(results["output"]), inputs)
             if outputs is None:
-                return as_result(arrays["output"], dtypes["output"])
-            return tuple([as_result(arrays[name], dtypes[name]) for name in outputs])
+                return as_result(results["output"], dtype.result)
+            dtypes = {name: dtype.result if name == "output" else getattr(cache, name).dtype for name in outputs}
+            return tuple([as_result(np.asarray(results[name]), dtypes[name]) for name in outputs])
 
     shell.__doc__ = _documented(mathematics, jvp_of("output", *further) if further else JVP)
     cache, *keywords = declared.parameters.values()
@@ -234,23 +242,24 @@ def double_backward(
         vectors, options = _by_keyword(more, kwargs)
         three = args if len(args) == 3 and not kwargs else _bound(mathematics, args, kwargs)
         d_gradients, d_output, cache = three
-        inputs, cache, compute = op.opened(cache)
+        inputs, cache, dtype = op.opened(cache)
         check_gradients(d_gradients, op.gradients, op.name)
-        d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, compute), inputs)
-        further = _further_vectors(vectors, cache, compute)
-        tangents = op.gradients(**op.tangents(d_gradients._asdict(), inputs, compute))
-        with quiet():
-            (d_d_output, results), intermediates = formulas(tangents, d_output, cache, **further, **options)
+        d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, dtype.compute), inputs)
+        further = _further_vectors(vectors, cache, dtype.compute)
+        tangents = op.gradients(**op.tangents(d_gradients._asdict(), inputs, dtype.compute))
+
+        def run(widen: Map, opened: Map) -> tuple[Any, Any]:
+            operands = op.gradients(*map(widen, tangents)), widen(d_output), opened(cache)
+            more = {name: widen(x) for name, x in further.items()}
+            (d_d_output, results), intermediates = formulas(*operands, **more, **options)
             gradients = op.as_given(results, inputs, d_output)
-            sizes = (d_d_output, *_flat(results), *(intermediates or ()), *_computed(results, gradients))
+            looked_at = d_d_output, results, intermediates, list(_computed(results, gradients))
+            return (d_d_output, gradients), None if intermediates is None else looked_at
+
+        with quiet():
             factors = op.factors_with((*tangents, d_output, *further.values()), cache)
-            if intermediates is not None and op.left_range(sizes, factors):
-                wide = op.gradients(*(_each(widened, x) for x in tangents)), widened(d_output), op.in_range(cache)
-                further = {name: widened(x) for name, x in further.items()}
-                (d_d_output, results), _ = formulas(*wide, **further, **options)
-                gradients = op.as_given(results, inputs, d_output)
-            d_d_output = op.without_query_axis(np.asarray(d_d_output), inputs)
-            return as_result(d_d_output, _precision(inputs).result), gradients
+            d_d_output, gradients = op.in_range_of(run, lambda: factors)
+            return as_result(op.without_query_axis(np.asarray(d_d_output), inputs), dtype.result), gradients
 
     shell.__doc__ = _documented(mathematics, DOUBLE_BACKWARD.replace("d_output", vector))
     first, second, third, *others = signature(mathematics).parameters.values()
@@ -336,6 +345,7 @@ class _Known(NamedTuple):
     gradients: Any
     cache: Any
     declared: Op
+    place: int | None  # among the inputs, of the one that may be a single query
 
     @classmethod
     def of(cls, mathematics: Callable[..., Any]) -> _Known:
@@ -345,22 +355,42 @@ class _Known(NamedTuple):
         unknown = {declared.queries, *declared.added, *declared.nested} - {None, *names}
         if unknown:
             raise ValueError(f"OP of {name} has {', '.join(map(str, unknown))}, but Gradients has {', '.join(names)}")
-        return cls(name, names, module["Gradients"], module["Cache"], declared)
+        place = None if declared.queries is None else names.index(declared.queries)
+        return cls(name, names, module["Gradients"], module["Cache"], declared, place)
 
-    def ready(self, inputs: tuple[Any, ...], compute: np.dtype[Any]) -> tuple[Any, ...]:
+    def in_range_of(self, run: Callable[[Map, Map], tuple[Any, Any]], factors: Callable[[], Sequence[Any]]) -> Any:
+        """What `run` gives; once more of numbers whose range has no end, where it may have left that of the dtype.
+
+        ``run(widen, opened)`` gives a result of operands and a cache that these two are applied to, and what is looked
+        at: None if the formulas do not ask for the second look.
+        """
+        result, looked_at = run(_same, _same)
+        if looked_at is None:
+            return result
+        if not self.declared.in_parts:
+            left = not are_usual(_flat(looked_at)) and may_leave_range(factors())
+        else:
+            with one_thread():  # threads of BLAS that have been woken stand in the way of those of the next call
+                left = not are_usual(_flat(looked_at)) and may_leave_range(_in_common_dtype(factors()))
+        return run(_widened, self.in_range)[0] if left else result
+
+    def ready(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], Precision]:
         """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
-        if not self._is_single(inputs) and all(x.dtype is compute for x in _flat(inputs)):
-            return inputs
-        cast = inputs if self.declared.in_parts else [_in_dtype(x, compute) for x in inputs]
-        return tuple(self._each_query(self.with_query_axis, cast, inputs))
+        dtype = _precision_of_one_dtype(inputs)
+        if dtype is not None and not self._is_single(inputs):
+            return inputs, dtype
+        dtype = _precision(inputs)
+        if not self._is_single(inputs) and all(x.dtype is dtype.compute for x in _flat(inputs)):
+            return inputs, dtype
+        cast = inputs if self.declared.in_parts else [_in_dtype(x, dtype.compute) for x in inputs]
+        return tuple(self._each_query(self.with_query_axis, cast, inputs)), dtype
 
-    def opened(self, cache: Any) -> tuple[Any, Any, np.dtype[Any]]:
+    def opened(self, cache: Any) -> tuple[Any, Any, Precision]:
         """The inputs in `cache`, as they were given; the cache with them as formulas have them; and in which dtype."""
         check_cache(cache, self.cache, self.name)
         inputs = cache[: len(self.names)]
-        compute = _precision(inputs).compute
-        ready = self.ready(inputs, compute)
-        return inputs, cache if ready is inputs else self.cache._make((*ready, *cache[len(inputs) :])), compute
+        ready, dtype = self.ready(inputs)
+        return inputs, cache if ready is inputs else self.cache._make((*ready, *cache[len(inputs) :])), dtype
 
     def tangents(
         self, keywords: Mapping[str, Any], inputs: Sequence[Any], compute: np.dtype[Any], *, zeros: bool = True
@@ -395,36 +425,28 @@ class _Known(NamedTuple):
         others = [getattr(cache, name) for name in self.declared.factors]
         return _flat((vectors, *others)) + self.factors(cache[: len(self.names)])
 
-    def left_range(self, results: Iterable[Any], factors: Sequence[Any]) -> bool:
-        """Whether what lies between `factors` and `results` may have left the range of the dtype."""
-        if not self.declared.in_parts:
-            return left_range(results, factors)
-        compute = precision(*factors).compute
-        with one_thread():  # threads of BLAS that have been woken stand in the way of those of the next call
-            return left_range(results, (x.astype(compute, copy=False) for x in factors))
-
-    def wide(self, inputs: Sequence[Any]) -> list[Any]:
-        """The inputs with a range that has no end, but for those that are added."""
-        of = zip(self.names, inputs, strict=True)
-        return [x if name in self.declared.added else _each(widened, x) for name, x in of]
+    def each_factor(self, change: Map, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs, of which those that products are of are changed."""
+        if change is _same:
+            return inputs
+        return [x if name in self.declared.added else change(x) for name, x in zip(self.names, inputs, strict=True)]
 
     def in_range(self, cache: Any) -> Any:
         """`cache` for the second look: with products made again, of inputs that are widened."""
         if not self.declared.has_products:
             return cache
         number = len(self.names)
-        return self.cache._make((*self.wide(cache[:number]), *cache[number:])).in_range()
+        return self.cache._make((*self.each_factor(_widened, cache[:number]), *cache[number:])).in_range()
 
     def _is_single(self, inputs: Sequence[Any]) -> bool:
-        queries = self.declared.queries
-        return queries is not None and inputs[self.names.index(queries)].ndim == 1
+        return self.place is not None and inputs[self.place].ndim == 1
 
     def _each_query(self, change: Callable[..., Any], values: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
         """Of `values`, one for each input, `change` that of the queries."""
-        if self.declared.queries is None:
+        if not self._is_single(inputs):
             return values
-        of = zip(self.names, values, strict=True)
-        return [change(x, inputs) if name == self.declared.queries and x is not None else x for name, x in of]
+        of = enumerate(values)
+        return [change(x, inputs) if place == self.place and x is not None else x for place, x in of]
 
 
 def _by_keyword(names: Iterable[str], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -447,9 +469,29 @@ def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
     return value.astype(compute, copy=False)
 
 
+def _precision_of_one_dtype(inputs: Iterable[Any]) -> Precision | None:
+    """That of plain arrays of one dtype in which they are computed in, too, and numbers; None of others."""
+    dtype: Any = None
+    for x in inputs:
+        if type(x) is np.ndarray:
+            if dtype is None:
+                dtype = x.dtype
+            elif x.dtype is not dtype:
+                return None
+        elif x is not None and getattr(x, "dtype", None) is not dtype:
+            return None
+    return PRECISIONS.get(dtype)
+
+
 def _precision(inputs: Iterable[Any]) -> Precision:
     """That of the arrays among the inputs: one that may be a number, as a scale, has no say where it is."""
     return precision(*(x for x in _flat(inputs) if not isinstance(x, np.generic)))
+
+
+def _in_common_dtype(arrays: Sequence[Any]) -> list[Any]:
+    """Arrays, of which formulas cast a part at a time, in the dtype that they are computed in."""
+    compute = precision(*arrays).compute
+    return [x.astype(compute, copy=False) for x in arrays]
 
 
 def _like(value: Any, parts: Iterable[Any]) -> Any:
@@ -459,6 +501,8 @@ def _like(value: Any, parts: Iterable[Any]) -> Any:
 
 def _as_gradient(result: Any, value: Any, d_output: Array) -> Any:
     """`result`, as the gradient of an array, or of each in a NamedTuple or a list; None where there is none."""
+    if type(result) is np.ndarray and type(value) is np.ndarray and result is not d_output and result.base is None:
+        return as_gradient(result, value)  # which nobody else has the memory of
     if isinstance(value, SEVERAL):
         result = [None] * len(value) if result is None else result
         return _like(result, (_as_gradient(d_x, x, d_output) for d_x, x in zip(result, value, strict=True)))
@@ -514,6 +558,15 @@ def _flat(values: Iterable[Any]) -> list[Any]:
 def _each(function: Callable[..., Any], value: Any) -> Any:
     """`function` of an array, or of each in a NamedTuple or a list."""
     return _like(value, (_each(function, x) for x in value)) if isinstance(value, SEVERAL) else function(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _widened(value: Any) -> Any:
+    """An array, or each in a NamedTuple or a list, with a range that has no end."""
+    return _each(widened, value)
 
 
 def _plain(value: Any) -> Any:

@@ -22,7 +22,11 @@ TERMS = 128  # of a sum that are added up in one product, whose rounding grows w
 @multilinear
 def long_product(a: Array, b: Array) -> Array:
     """``a @ b``, a part of the terms of its sums at a time: a tenth slower for a thousand terms, half the error."""
-    result: Array = a[..., :TERMS] @ b[..., :TERMS, :]
+    result: Array
+    if a.shape[-1] <= TERMS:
+        result = a @ b
+        return result
+    result = a[..., :TERMS] @ b[..., :TERMS, :]
     for start in range(TERMS, a.shape[-1], TERMS):
         part = slice(start, start + TERMS)
         result += a[..., part] @ b[..., part, :]
@@ -109,6 +113,8 @@ def pairs_that_flow(mask: Array | None, d_output: Array) -> Array | None:
 
     None where that is all of them. `d_output` is (..., n, d_v), the result broadcasts to (..., n, m).
     """
+    if type(d_output) is np.ndarray and d_output.size and d_output.all():  # as is mostly so, and told at once
+        return mask
     live: Array = (d_output != 0).any(axis=-1, keepdims=True)  # (..., n, 1)
     if live.all():
         return mask

@@ -8,7 +8,7 @@ Scores, of which a softmax sees the differences alone, are changed only where th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from attention_np._lib.arrays import Array, sum_of_squares, transposed
 from attention_np._lib.dual import dual, is_dual, parts_of, value_of, velocity_or_zero
-from attention_np._lib.wide import LEAST, Wide, is_wide, magnitude, times_power_of_two, widened
+from attention_np._lib.wide import LEAST, Wide, magnitude, times_power_of_two, widened
 
 ROOM = 40  # for the number of terms of a sum, and the multipliers of dropout: a power of two
 
@@ -28,10 +28,17 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
     That is so if some result is not finite, or hardly a normal number at its largest, and the sizes of `arrays` can be
     the reason. None among either is skipped.
     """
-    # of a gradient that nothing was summed in there is one array
-    different = {id(x): x for x in _parts(results) if not is_wide(x)}.values()
-    if all(not x.size or _is_usual(x) for x in different):
-        return False
+    return not are_usual(results) and may_leave_range(arrays)
+
+
+def are_usual(results: Iterable[Array | None]) -> bool:
+    """Whether all results are finite, and the largest of each so large that what is beside it loses no digit."""
+    different = {id(x): x for x in _parts(results)}  # of a gradient that nothing was summed in there is one array
+    return all(_is_usual(x) for x in different.values() if not isinstance(x, Wide))
+
+
+def may_leave_range(arrays: Iterable[Any]) -> bool:
+    """Whether products of some of `arrays` can be so large, or so small, that the dtype does not hold them."""
     factors = [np.asarray(x) for x in _parts(arrays)]
     exponents = [_exponent(x) for x in factors]
     limits = [np.finfo(x.dtype) for x in factors]
@@ -39,11 +46,15 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
     return bool(sum(x for x in exponents if x > 0) > largest or sum(x for x in exponents if x < 0) < least)
 
 
-def _parts(arrays: Iterable[Any]) -> Iterator[Any]:
+def _parts(arrays: Iterable[Any]) -> list[Any]:
     """The arrays without None, and of dual numbers both parts."""
+    parts = []
     for array in arrays:
-        if array is not None:
-            yield from parts_of(array)
+        if type(array) is np.ndarray:
+            parts.append(array)
+        elif array is not None:
+            parts += parts_of(array)
+    return parts
 
 
 def in_range(function: Callable[..., Any], *arrays: Array | None) -> Any:
@@ -54,6 +65,8 @@ def in_range(function: Callable[..., Any], *arrays: Array | None) -> Any:
 
 def _is_usual(array: Array) -> bool:
     """Whether all is finite, and the largest of it so large that what is beside it loses no digit that counts."""
+    if not array.size:
+        return True
     if array.dtype.itemsize == 2:  # computed in float32
         return bool(np.isfinite(array).all())
     least = _least_usual(array.dtype)

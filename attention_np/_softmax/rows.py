@@ -21,7 +21,7 @@ def limits(scores: Array, largest: Array) -> tuple[Array, Array]:
     return scores, np.where(np.isfinite(largest), largest, 0)
 
 
-def entry_at(place: tuple[Array, Array], vector: Array, axis: int) -> Array:
+def entry_at(place: tuple[Array, Array], vector: Array, axis: int) -> Array | int:
     """The entry of each row of `vector` at its `heaviest` weight, if that is more than a half; else zero.
 
     Any number may be taken from a whole row. This one keeps full relative accuracy where that weight is nearly one, and
@@ -29,7 +29,7 @@ def entry_at(place: tuple[Array, Array], vector: Array, axis: int) -> Array:
     larger.
     """
     index, nearly_one = place
-    return np.where(nearly_one, _entries(vector, index, axis), 0)
+    return np.where(nearly_one, _entries(vector, index, axis), 0) if nearly_one.any() else 0
 
 
 def above_mean(vector: Array, weights: Array, axis: int, place: tuple[Array, Array]) -> Array:
