@@ -28,6 +28,7 @@ from attention_np._lib.arguments import as_array, as_flag, as_integer, as_learne
 from attention_np._lib.arrays import Array, added, is_finite, is_row_scale, sum_to, transposed
 from attention_np._lib.dual import Dual, dual, multilinear, value_of, velocity_of, velocity_or_zero
 from attention_np._lib.products import backward_product, backward_times
+from attention_np._lib.rows import scattered
 from attention_np._lib.text import shortened
 from attention_np._lib.wide import is_wide
 from attention_np.rules import pick
@@ -36,7 +37,6 @@ __all__ = ["Bias", "alibi", "alibi_slopes", "check", "forgetting", "products", "
 
 Own = TypeVar("Own", bound="Bias")
 WIDER = {"f": np.longdouble, "c": np.clongdouble}
-PAIRS = 2**12  # that are added up one after the other, at most: the rounding of a sum grows with the root of its terms
 
 
 class Operands(NamedTuple):
@@ -251,24 +251,6 @@ def _grouped(x: Array, index: npt.NDArray[np.int64], size: int) -> Array:
     return total
 
 
-def _scattered(x: Array, index: npt.NDArray[Any], size: int) -> Array:
-    """The sums of the entries (..., d) that have the same index (d,) below `size`, in any order."""
-    if x.dtype.kind == "c":
-        real, imaginary = (_scattered(part, index, size) for part in (x.real, x.imag))
-        return real + 1j * imaginary
-    total = np.zeros((*x.shape[:-1], size), np.promote_types(x.dtype, np.float64))
-    for place in np.ndindex(*x.shape[:-1]):
-        for start in range(0, len(index), max(PAIRS, size)):
-            part = slice(start, start + max(PAIRS, size))
-            if total.dtype == np.float64:
-                total[place] += np.bincount(index[part], x[place][part], minlength=size)
-            else:  # which has more digits than `bincount`
-                sums = np.zeros(size, total.dtype)
-                np.add.at(sums, index[part], x[place][part])
-                total[place] += sums
-    return total.astype(x.dtype, copy=False)
-
-
 class _Lookup:
     """Which row of an array a pair of a query and a key has. A subclass defines `within`, `index` and `sums`."""
 
@@ -331,12 +313,13 @@ class _ByIndex(_Lookup):
         return self.array[rows, columns]
 
     def sums(self, x: Array, rows: slice, columns: slice, size: int) -> Array:
-        return _scattered(x.reshape(*x.shape[:-2], -1), self.index(rows, columns).ravel(), size)
+        return scattered(x.reshape(*x.shape[:-2], -1, 1), self.index(rows, columns).ravel(), size)[..., 0]
 
     def sums_of_each(self, x: Array, rows: slice, columns: slice, size: int) -> Array:
         index = self.index(rows, columns)
         index = index + size * np.arange(len(index))[:, None]
-        return _scattered(x.reshape(*x.shape[:-2], -1), index.ravel(), len(index) * size).reshape(*x.shape[:-1], size)
+        sums = scattered(x.reshape(*x.shape[:-2], -1, 1), index.ravel(), len(index) * size)
+        return sums.reshape(*x.shape[:-1], size)
 
 
 @dataclass(frozen=True, eq=False)

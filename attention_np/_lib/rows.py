@@ -6,15 +6,18 @@ Each of the two is the other's backward.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from attention_np._lib.arrays import Array
+from attention_np._lib.dual import dual, is_dual, parts_of
+from attention_np._lib.wide import LEAST, Wide, is_wide, times_power_of_two
 
 Numbers = npt.NDArray[np.int64]
+TERMS = 2**12  # that are added up one after the other, at most: the rounding of a sum grows with the root of them
 
 
 def gathered(x: Array, index: Numbers) -> Array:
@@ -28,31 +31,43 @@ def gathered(x: Array, index: Numbers) -> Array:
     return taken
 
 
-def scattered(rows: Array, index: Numbers, size: int) -> Array:
+def scattered(rows: Array, index: npt.NDArray[Any], size: int) -> Array:
     """The sums of those of the `rows`, (..., t, d), that have the same number in `index`, (..., t): (..., size, d).
 
-    Each sum is that of pairs, of pairs of pairs and so on, whose rounding grows with the logarithm of their number. A
-    row that is not finite has its way in its own sum alone.
+    They are summed in float64 at least. A row that is not finite has its way in its own sum alone.
     """
-    *leading, _, d = rows.shape
-    if index.ndim > 1:
-        flat = rows.reshape(prod(rows.shape[:-1]), d)
-        numbers = _of_all(index, tuple(leading), size).ravel()
-        return scattered(flat, numbers, prod(leading) * size).reshape(*leading, size, d)
-    order = index.argsort(kind="stable")
-    index, rows = index[order], rows[..., order, :]  # runs of the same number
-    begins = np.flatnonzero(np.append(True, index[1:] != index[:-1])[: len(index)])
-    lengths = np.diff(begins, append=len(index))
-    place = np.arange(len(index)) - np.repeat(begins, lengths)
-    behind, step = np.repeat(lengths, lengths) - place, 1
-    while step < lengths.max(initial=0):  # the second of a run to the first, and so on; then the third to the first
-        first = np.flatnonzero((place % (2 * step) == 0) & (behind > step))
-        rows[..., first, :] = rows[..., first, :] + rows[..., first + step, :]
-        step *= 2
-    holds = np.full(size, len(index))
-    holds[index[begins]] = begins
-    zero = np.zeros((*leading, 1, d), rows.dtype)
-    return np.concatenate([rows, zero], axis=-2)[..., holds, :]
+    if is_dual(rows):
+        return dual(*(scattered(part, index, size) for part in parts_of(rows)))
+    if is_wide(rows):
+        return _scattered_in_range(rows, index, size)
+    if rows.dtype.kind == "c":
+        sums: Array = scattered(rows.real, index, size) + 1j * scattered(rows.imag, index, size)
+        return sums
+    *leading, t, d = rows.shape
+    total = np.zeros((*leading, size * d), np.promote_types(rows.dtype, np.float64))
+    length, index = max(TERMS, size * d), np.broadcast_to(index, (*leading, t))
+    for one in np.ndindex(*leading):
+        place = index[one] if d == 1 else (d * index[one].astype(np.int64)[:, None] + np.arange(d)).ravel()
+        entries = rows[one].ravel()
+        for start in range(0, t * d, length):
+            part = slice(start, start + length)
+            if total.dtype == np.float64:
+                total[one] += np.bincount(place[part], entries[part], minlength=size * d)
+            else:  # which has more digits than `bincount`
+                of_part = np.zeros(size * d, total.dtype)
+                np.add.at(of_part, place[part], entries[part])
+                total[one] += of_part
+    return total.astype(rows.dtype, copy=False).reshape(*leading, size, d)
+
+
+def _scattered_in_range(rows: Any, index: npt.NDArray[Any], size: int) -> Array:
+    """The same of numbers whose range has no end: each sum is of numbers as they are beside the largest of them."""
+    *leading, t, d = rows.shape
+    index, top = np.broadcast_to(index, (*leading, t)), np.full((*leading, size, d), LEAST)
+    for one in np.ndindex(*leading):
+        np.maximum.at(top[one], index[one], rows.exponent[one])
+    beside = times_power_of_two(rows.mantissa, rows.exponent - gathered(top, index))
+    return cast(Array, Wide(scattered(beside, index, size), top, rows.dtype))
 
 
 def windows_of(x: Array, width: int, stride: int) -> Array:

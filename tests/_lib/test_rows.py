@@ -40,12 +40,13 @@ def test_what_is_put_together_is_the_transpose_of_what_is_taken(t: int, of_array
     assert_close(total, expected, 1e-14)
 
 
-def test_sums_of_a_million_rows_keep_their_digits() -> None:
-    rows = np.full((2**20, 1), np.float32(0.1))
-    index = np.arange(2**20) % 2
-    exact = 2**19 * float(np.float32(0.1))
-    assert_close(scattered(rows, index, 3).astype(float), np.array([[exact], [exact], [0]]), 1e-7)
-    assert scattered(rows, index, 3).dtype == np.float32
+@each(("dtype", "digits"), [(np.float32, 1e-7), (np.float64, 1e-13), (np.longdouble, 1e-13)])
+def test_sums_of_a_million_rows_keep_their_digits(dtype: Any, digits: float) -> None:
+    rows, index = np.full((2**20, 1), dtype(0.1)), np.arange(2**20) % 2  # one after the other they lose 1e-11
+    exact = 2**19 * np.longdouble(rows[0, 0])
+    total = scattered(rows, index, 3)
+    assert total.dtype == dtype
+    assert abs(total / exact - [[1], [1], [0]]).max() <= digits
 
 
 @each("bad", [np.nan, np.inf])
