@@ -105,7 +105,9 @@
         if (value > most) {
           most = value;
           best = sentence;
-          for (let next = place + 1; next < sentences.length && best.length < EXCERPT; next++) best += ` ${sentences[next]}`;
+          for (let next = place + 1; next < sentences.length && best.length < EXCERPT; next++) {
+            best += `${best.endsWith("。") ? "" : " "}${sentences[next]}`;
+          }
         }
       });
     }
@@ -144,7 +146,7 @@
         line.append(formula);
         return;
       }
-      for (const part of piece.split(/([\p{L}\p{N}]+)/u)) {
+      for (const part of piece.split(/(\p{Script=Han}|(?:(?!\p{Script=Han})[\p{L}\p{N}])+)/u)) {
         const word = part.toLowerCase();
         if (wanted.has(stem(word)) && !ignored.has(word)) {
           const mark = document.createElement("mark");
@@ -183,9 +185,12 @@
   let found = tag ? tagged(entries, tag[1]) : { entries: [] };
   if (!found.entries.length) found = ranked(prepared(entries), query);
   const list = document.querySelector("#search-results");
-  const summary = found.entries.length > MOST ? `The ${MOST} best places for` : `${found.entries.length} places for`;
-  document.querySelector("#search-summary").textContent = found.entries.length
-    ? `${found.entries.length === 1 ? "One place for" : summary} “${query}”`
+  const places = found.entries.length;
+  const summary = places > MOST ? `The ${MOST} best places for` : `${places} places for`;
+  const inEnglish = places
+    ? `${places === 1 ? "One place for" : summary} “${query}”`
     : `Nothing was found for “${query}”.`;
+  const inChinese = places > MOST ? `最符合“${query}”的 ${MOST} 处` : `“${query}”：${places} 处`;
+  document.querySelector("#search-summary").textContent = /\p{Script=Han}/u.test(query) ? inChinese : inEnglish;
   list.append(...found.entries.slice(0, MOST).map((entry) => result(entry, found.wanted)));
 })();

@@ -1,6 +1,7 @@
 """The parts of the Sphinx extension by themselves."""
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from attention_site.examples import as_markdown  # isort: skip
 from attention_site.excerpts import citing_only, excerpts  # isort: skip
 from attention_site.listings import excerpt_html, linked  # isort: skip
 from attention_site.typography import keep_punctuation, leave_plain  # isort: skip
-from attention_site.verdicts import badge  # isort: skip
+from attention_site.verdicts import badge, in_chinese  # isort: skip
 
 SOURCE = """\
 def forward(x):
@@ -103,7 +104,10 @@ def test_code_is_escaped(source: Path) -> None:
     ],
 )
 def test_a_badge_says_what_the_check_found(record: Record, latex: str, text: str) -> None:
-    assert badge(record, latex).text == text
+    found = badge(record, latex)
+    assert found.text == text
+    if record.verdict != "fails":  # which no page that is built shows
+        assert all(re.search("[\u4e00-\u9fff]", said) for said in in_chinese(found)[1:])
 
 
 def test_a_badge_gives_the_reason_why_an_equation_is_not_executed() -> None:

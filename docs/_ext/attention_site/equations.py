@@ -10,7 +10,7 @@ from docutils import nodes
 from attention_site.excerpts import citing_only, excerpts
 from attention_site.listings import TAG, excerpt_html, listing_html, output_html, source_page
 from attention_site.site import EXPLAINED, Site
-from attention_site.verdicts import badge, badge_html
+from attention_site.verdicts import badge, badge_html, in_chinese
 
 __all__ = ["link_mentions", "link_tags_of_code", "show_equations"]
 
@@ -56,7 +56,9 @@ def _card(site: Site, block: nodes.math_block, tag: str, page: str) -> nodes.con
         )
         for excerpt in excerpts(site.root, record.cited_by)
     )
-    verdict = badge_html(badge(record, block.astext(), site.reasons.get(tag, "")), site.address(EXPLAINED, page))
+    judged = badge(record, block.astext(), site.reasons.get(tag, ""))
+    explained = site.address(site.in_language_of(page, EXPLAINED), page)
+    verdict = badge_html(in_chinese(judged) if page.endswith(".zh") else judged, explained)
     permalink = f'<a class="number" href="#{tag}" title="Link to this equation">({tag})</a>'
     latex = rf"\[{site.without_tag(block.astext())}\]"
     formula = nodes.math_block(latex, latex, number=None)

@@ -76,9 +76,9 @@ class Site:
         """The address of an equation as a link on `page`; None if there is no such equation."""
         if tag not in self.records:
             return None
-        return f"{self.address(self._in_language_of(page, self._pages[self.records[tag].page]), page)}#{tag}"
+        return f"{self.address(self.in_language_of(page, self._pages[self.records[tag].page]), page)}#{tag}"
 
-    def _in_language_of(self, page: str, target: str) -> str:
+    def in_language_of(self, page: str, target: str) -> str:
         """The page `target`, or its translation if `page` is a translation itself."""
         is_translation = (self.root / f"{page}.md").is_relative_to(FOLDER)
         file = translation_of(self.root / f"{target}.md") if is_translation else None
