@@ -349,6 +349,7 @@ def _written(op: str) -> Iterator[Case]:
         case = _with_given_parameters(drawn(op))
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)
         yield Case(op, "bias of each head", case.inputs | {"bias": of_each_head}, case.options)
+        yield replace(case, name="weights by sparsemax", options=case.options | {"weights_by": weightings.sparsemax()})
         yield _layer_of_today()
 
 

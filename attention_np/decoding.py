@@ -15,6 +15,7 @@ from attention_np import dot_product, latent, masks
 from attention_np._lib.arguments import as_array, as_floating, as_integer
 from attention_np._lib.arrays import Array
 from attention_np.biases import Bias
+from attention_np.weightings import Weighting
 
 __all__ = ["KeyValueCache"]
 
@@ -161,6 +162,7 @@ class KeyValueCache:
         scale: npt.ArrayLike | None = None,
         softcap: float | None = None,
         sink: npt.ArrayLike | None = None,
+        weights_by: Weighting | None = None,
     ) -> Array:
         """Attention of the last queries, each to the keys up to its own.
 
@@ -173,7 +175,7 @@ class KeyValueCache:
         bias : array_like of float, or of :mod:`attention_np.biases`, or list of them, optional
             Added to the scores; an array broadcasts as `mask` does. Positions count from the first key appended, also
             those that an index is of, and forgetting gates are those of all tokens so far.
-        scale, softcap, sink
+        scale, softcap, sink, weights_by
             As for :func:`attention_np.dot_product.forward`.
 
         Returns
@@ -190,7 +192,7 @@ class KeyValueCache:
         query = as_floating("query", query)
         key, value, seen, bias = self._last(query, mask, bias)
         output, _ = dot_product.forward(
-            query, key, value, mask=seen, bias=bias, scale=scale, softcap=softcap, sink=sink
+            query, key, value, mask=seen, bias=bias, scale=scale, softcap=softcap, sink=sink, weights_by=weights_by
         )
         return output
 

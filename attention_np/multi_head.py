@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import biases, dot_product, masks
+from attention_np import biases, dot_product, masks, weightings
 from attention_np._lib import passes
 from attention_np._lib.arguments import (
     as_array,
@@ -40,6 +40,7 @@ from attention_np._multi_head.steps import Plan, Steps, back_through, plan_of, t
 from attention_np.biases import Bias
 from attention_np.linear import affine_gradients, affine_map, affine_tangent
 from attention_np.masks import visible_pairs
+from attention_np.weightings import Weighting
 
 __all__ = [
     "Cache",
@@ -115,6 +116,12 @@ class Cache(NamedTuple):
         return self.attention.softcap
 
     @property
+    def weights_by(self) -> Weighting | None:
+        """How scores become weights; None: by softmax."""
+        by: Weighting | None = self.attention.weights_by
+        return by
+
+    @property
     def dropout(self) -> Any:
         """The multipliers of the weights, or None."""
         return self.attention.dropout
@@ -144,6 +151,7 @@ def forward(
     is_causal: bool = False,
     window: tuple[int | None, int | None] | None = None,
     softcap: float | None = None,
+    weights_by: Weighting | None = None,
     dropout_p: float = 0.0,
     rng: Rng | None = None,
     rotary: Mapping[str, Any] | None = None,
@@ -192,7 +200,7 @@ def forward(
         Added to the mean of the squares, or to their sum, below the root.
     qk_norm_after_rotary : bool, optional
         Whether they are normalised after they are turned, as in Llama 4, and not before, as in Qwen 3.
-    is_causal, softcap, dropout_p, rng
+    is_causal, softcap, weights_by, dropout_p, rng
         As for :func:`attention_np.dot_product.forward`.
 
     Returns
@@ -238,6 +246,8 @@ def forward(
     num_kv_heads = num_heads if num_kv_heads is None else as_integer("num_kv_heads", num_kv_heads)
     *leading, n, m = scores_shape(query, key, value)
     parameters = as_parameters(parameters, query, key, value, num_heads, num_kv_heads)
+    if weights_by is not None:
+        weightings.check(weights_by, parameters.sink)
     shape = (*leading, num_heads, n, m)
     mask = visible_pairs(shape, mask, bias, is_causal)
     if window is not None:
@@ -265,6 +275,7 @@ def forward(
         mask=mask,
         scale=as_scale(scale, d_k, compute),
         softcap=as_softcap(softcap, compute),
+        weights_by=weights_by,
         dropout=draw(rng, dropout_p, shape, compute),
     )
 
@@ -281,6 +292,7 @@ def attend(
     mask: Array | None,
     scale: Any,
     softcap: Any,
+    weights_by: Weighting | None,
     dropout: Array | None,
 ) -> tuple[Array, Cache, tuple[Array, ...]]:
     """What :func:`forward` computes, of arguments that it has checked."""
@@ -288,7 +300,7 @@ def attend(
     # scores, weights and outputs, the heads being one more leading axis (multi-head.6, multi-head.7, multi-head.8)
     # (..., num_heads, n, d_v) (multi-head.9, multi-head.10)
     sink = None if parameters.sink is None else narrowed(parameters.sink)
-    heads, attention = dot_product.attend.mathematics(q, k, v, bias, sink, scale, mask, softcap, dropout)
+    heads, attention = dot_product.attend.mathematics(q, k, v, bias, sink, scale, mask, softcap, dropout, weights_by)
     combined = _combine(heads)  # (..., n, num_heads * d_v) (multi-head.11, multi-head.12)
     # (..., n, d_output) (multi-head.13, multi-head.14)
     output = affine_map(combined, parameters.w_output, parameters.b_output)

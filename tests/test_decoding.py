@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import Array, assert_close, assert_same_bits, each, normal
 
-from attention_np import KeyValueCache, biases, dot_product, latent, masks, rotary
+from attention_np import KeyValueCache, biases, dot_product, latent, masks, rotary, weightings
 
 N = 23
 CACHES: dict[str, dict[str, Any]] = {
@@ -32,6 +32,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mask": {"mask": normal(6, N, N) < 0.7},
     "mask of keys": {"mask": (normal(6, N) < 0.7)[None]},
     "bias": {"bias": normal(7, 2, N, N)},
+    "sparsemax": {"weights_by": weightings.sparsemax()},
+    "stick-breaking": {"weights_by": weightings.stick_breaking(), "mask": normal(6, N, N) < 0.7},
     "everything": {"softcap": 2.0, "sink": normal(5, 2), "mask": normal(6, N, N) < 0.7, "bias": normal(7, N, N)},
 }
 

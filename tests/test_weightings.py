@@ -13,7 +13,7 @@ import pytest
 from helpers import COMPLEX_STEP, Array, assert_alike, assert_close, assert_same_bits, each, normal, peak_of
 from mpmath import mpf
 
-from attention_np import activation, blockwise, chain, dot_product, gradcheck, masks, softmax, weightings
+from attention_np import activation, blockwise, chain, dot_product, gradcheck, masks, multi_head, softmax, weightings
 from attention_np._lib.pages import PAGES
 from attention_np._weightings import thresholds
 from attention_np.weightings import Weighting
@@ -584,6 +584,11 @@ def test_a_sink_is_softmaxs_alone_and_what_is_no_weighting_is_refused() -> None:
     x = of_attention()
     with pytest.raises(ValueError, match=r"^a sink is one more score of a softmax, and weights_by is sparsemax\(\)"):
         dot_product.forward(**x, sink=0.0, weights_by=weightings.sparsemax())
+    with_sink = multi_head.Parameters(*(np.eye(2),) * 4, sink=np.zeros(1))
+    with pytest.raises(ValueError, match=r"^a sink is one more score of a softmax, and weights_by is silu\(\)"):
+        multi_head.forward(*(np.eye(2),) * 3, with_sink, num_heads=1, weights_by=weightings.silu())
+    with pytest.raises(TypeError, match=r"^weights_by must be one of attention_np.weightings"):
+        multi_head.forward(*(np.eye(2),) * 3, with_sink, num_heads=1, weights_by="silu")
     with pytest.raises(TypeError, match=r"^weights_by must be one of attention_np.weightings"):
         dot_product.forward(**x, weights_by="sparsemax")
 

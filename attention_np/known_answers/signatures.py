@@ -458,7 +458,14 @@ NOT_NUMBERS: dict[str, Callable[[Any], Any]] = {
 }
 OF_BIASES = {"bidirectional": json.as_flag, "max_distance": json.as_whole}  # options of a table by distance
 OF_INDEX = {"of": json.as_text}  # and of an embedding by index
-OF_SCORES = {"scale": json.as_finite, "is_causal": json.as_flag, "softcap": json.as_finite, **OF_BIASES, **OF_INDEX}
+OF_SCORES = {
+    "scale": json.as_finite,
+    "is_causal": json.as_flag,
+    "softcap": json.as_finite,
+    "weights_by": _weighting,
+    **OF_BIASES,
+    **OF_INDEX,
+}
 OF_ROTARY = {
     "base": json.as_finite,
     "width": json.as_whole,
@@ -473,7 +480,7 @@ SIGNATURES = {
     "dot_product": Signature(
         ATTENDING,
         ("mask", "bias", "sink", "scale", *MADE, "index"),
-        OF_SCORES | {"weights_by": _weighting},
+        OF_SCORES,
         (),
         _dot_product,
         second_order=True,

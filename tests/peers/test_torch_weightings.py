@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import Array, assert_alike, each, normal
 
-from attention_np import chain, weightings
+from attention_np import chain, multi_head, weightings
 
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 
@@ -76,6 +76,37 @@ def test_weights_gradients_and_second_derivatives_are_those_of_autograd(kind: we
     assert_alike(kind.jvp(cache, v), once.numpy(), CLOSE)
     assert_alike(d_d_weights, once.numpy(), CLOSE)
     assert_alike(gradients.scores, np.zeros_like(scores) if twice is None else twice.numpy(), 1e-12)
+
+
+@each("kind", THEIRS)
+def test_multi_head_attention_by_any_weights_is_that_of_autograd(kind: weightings.Weighting) -> None:
+    n, heads, d = 5, 4, 3
+    x, g = normal(0, 2, n, 6), normal(1, 2, n, 6)
+    shapes = ((6, heads * d), (6, 2 * d), (6, 2 * d), (heads * d, 6))
+    matrices = [normal(2 + k, *shape) / 2 for k, shape in enumerate(shapes)]
+    biases = [normal(6 + k, shape[1]) for k, shape in enumerate(shapes)]
+    parameters = multi_head.Parameters(*matrices, *biases)
+    options: dict[str, Any] = {"num_heads": heads, "num_kv_heads": 2, "weights_by": kind}
+    output, cache = multi_head.forward(x, x, x, parameters, mask=np.arange(n) != 2, **options)
+    theirs, *w = (torch.tensor(array, requires_grad=True) for array in (x, *matrices, *biases))
+
+    def of_heads(k: int, count: int) -> Any:
+        return (theirs @ w[k] + w[4 + k]).reshape(2, n, count, d).transpose(1, 2).repeat_interleave(heads // count, 1)
+
+    query, key, value = (of_heads(k, count) for k, count in enumerate((heads, 2, 2)))
+    seen = [0, 1, 3, 4]
+    weights = THEIRS[kind](query @ key[:, :, seen].transpose(-1, -2) / d**0.5)
+    combined = (weights @ value[:, :, seen]).transpose(1, 2).reshape(2, n, heads * d)
+    expected = combined @ w[3] + w[7]
+    assert_alike(output, expected.detach().numpy(), CLOSE)
+    (expected * torch.tensor(g)).sum().backward()
+    gradients = multi_head.backward(g, cache)
+    assert_alike(gradients.query + gradients.key + gradients.value, theirs.grad.numpy(), 2e-12)
+    for name, found, of_theirs in zip(parameters._fields, gradients.parameters, w, strict=False):
+        assert_alike(found, of_theirs.grad.numpy(), 2e-12, name)
+    along = normal(20, 2, n, 6)
+    found, _ = multi_head.forward(x + 1e-30j * along, x, x, parameters, mask=np.arange(n) != 2, **options)
+    assert_alike(multi_head.jvp(cache, query=along), found.imag / 1e-30, 2e-13)
 
 
 def differential(x: Any, depth: int, heads: int, **p: Any) -> Any:

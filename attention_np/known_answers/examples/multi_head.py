@@ -102,6 +102,14 @@ def examples() -> list[Example]:
             "empty row",
             mask=masks.causal(4, 6, offset=-2),
         ),
+        itself(
+            "weights-by-sparsemax",
+            "Sparsemax in the place of softmax, causal, two heads of queries for each of keys.",
+            num_heads=4,
+            num_kv_heads=2,
+            is_causal=True,
+            weights_by={"kind": "sparsemax"},
+        ),
         case(
             "bias-of-each-head",
             "A bias of each head, shared by the batch.",
