@@ -116,7 +116,7 @@ def rotation(pairs: str = "halves", *, doubled: bool = False, axis: int = 1) -> 
     `doubled` tells that only the first half of them counts, and holds for each pair of neighbours.
     """
 
-    def options(cos: Any, sin: Any) -> dict[str, Any]:
+    def options(cos: Any, sin: Any, axis: int = axis) -> dict[str, Any]:
         cos, sin = np.expand_dims(cos, axis), np.expand_dims(sin, axis)
         if doubled:
             cos, sin = (np.repeat(x[..., : x.shape[-1] // 2], 2, axis=-1) for x in (cos, sin))

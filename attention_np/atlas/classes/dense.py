@@ -2,91 +2,168 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from attention_np.atlas import recipes
+from attention_np.atlas._interface import eager
 from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import About, Mirror, UnknownLayer
 from attention_np.atlas._parts import Norm, affine, of_conv1d, of_linear
 
 PLAIN = (of_linear, of_conv1d)
+Condition = Callable[[Mirror, Arguments], bool]
 
 
 class Dense:
     """A reading of projections q, k, v and o around softmax attention.
 
-    `projections`: attributes of the module, "-" for none; `size`: the attribute that is the features of a head; `x`,
-    `memory`, `mask`: arguments; `turn`: the helper that turns queries and keys; `norms`: attributes of their norms,
-    `of_all_heads` before they are taken apart, `norm_last` after they are turned; `added`: positions that are added to
+    `projections`: attributes of the module, "-" for none, or the one that makes q, k and v, and o; `layout`: how that
+    one is laid out, a function of the module and its matrix; `size`: the attribute that is the features of a head;
+    `heads`: instead the one that is their number; `x`, `memory`, `x_value`, `mask`: arguments; `turn`: the helper that
+    turns queries and keys; `norms`: attributes of their norms, `of_all_heads` before they are taken apart, `norm_last`
+    after they are turned; `norm_value`, `norm_output`: attributes; `added`, `added_key`: positions that are added to
     what queries and keys are made of; `scale`: an attribute, or a number; `gate`: a projection that opens the output;
-    `interface`: what the source hands on to the attention function, words for attributes.
+    `turn_if`, `norm_if`: when;
+    `turn_axis`: where cos and sin get one; `inline`: that the source has the attention itself; `packed`: the argument that says
+    where sequences end; `interface`: what the source hands on to the attention function, words for attributes.
     """
 
     def __init__(
         self,
         projections: str = "q_proj k_proj v_proj o_proj",
         *,
+        layout: Callable[..., Any] | None = None,
         size: str = "head_dim",
+        heads: str | None = None,
         x: str = "hidden_states",
         memory: str | None = None,
+        x_value: str | None = None,
         mask: str | None = "attention_mask",
+        cross_mask: str | None = None,
         turn: str | None = "apply_rotary_pos_emb",
+        positions: str = "position_embeddings",
         norms: str | None = None,
         of_all_heads: bool = False,
         norm_last: bool = False,
+        norm_value: str | None = None,
+        norm_output: str | None = None,
         added: str | None = None,
-        scale: str | float = "scaling",
-        gate: str | None = None,
+        added_key: str | None = None,
+        scale: str | float | Callable[..., Any] | None = "scaling",
+        gate: Callable[..., Any] | str | None = None,
+        turn_axis: int | None = None,
+        turn_if: Condition | None = None,
+        norm_if: Condition | None = None,
+        inline: bool = False,
+        packed: str | None = None,
         **interface: Any,
     ) -> None:
-        self.projections, self.size, self.x, self.memory, self.mask = projections.split(), size, x, memory, mask
-        self.turn, self.norms, self.of_all_heads, self.norm_last = turn, norms, of_all_heads, norm_last
-        self.added, self.scale, self.gate, self.interface = added, scale, gate, interface
-        self.recipe = recipes.grouped_query if turn or norms or gate else recipes.multi_head
+        self.projections, self.layout, self.size, self.heads = projections.split(), layout, size, heads
+        self.x, self.memory, self.x_value, self.mask, self.cross_mask = x, memory, x_value, mask, cross_mask
+        self.turn, self.positions, self.norms, self.of_all_heads = turn, positions, norms, of_all_heads
+        self.norm_last, self.norm_value, self.norm_output = norm_last, norm_value, norm_output
+        self.added, self.added_key, self.scale, self.gate = added, added_key, scale, gate
+        self.turn_axis, self.turn_if, self.norm_if, self.inline, self.packed = (
+            turn_axis,
+            turn_if,
+            norm_if,
+            inline,
+            packed,
+        )
+        self.interface = interface
+        is_plain = not (turn or norms or gate or norm_value or norm_output)
+        self.recipe = recipes.multi_head if is_plain else recipes.grouped_query
 
     def __call__(self, m: Mirror, a: Arguments) -> Any:
         """The output, of the arguments of the module."""
         x = getattr(a, self.x)
         memory = getattr(a, self.memory) if self.memory else None
-        made = weights(m, *self.projections) | {"d": getattr(m, self.size)}
+        x_value = getattr(a, self.x_value) if self.x_value else None
+        mask = getattr(a, self.cross_mask) if self.cross_mask and memory is not None else None
+        if self.mask and not (self.cross_mask and memory is not None):
+            mask = getattr(a, self.mask)
+        made = self._weights(m)
+        made["d"] = made["w_query"].shape[-1] // getattr(m, self.heads) if self.heads else getattr(m, self.size)
+        if self.added and getattr(a, self.added) is not None:
+            x_value = (x if memory is None else memory) if x_value is None else x_value
+            if memory is None:
+                memory = x + getattr(a, self.added)
+            x = x + getattr(a, self.added)
+        if self.added_key and getattr(a, self.added_key) is not None:
+            x_value = memory if x_value is None else x_value
+            memory = memory + getattr(a, self.added_key)
         n, keys = x.shape[-2], (x if memory is None else memory).shape[-2]
-        given = {name: getattr(m, x) if isinstance(x, str) else x for name, x in self.interface.items()}
-        scale = getattr(m, self.scale) if isinstance(self.scale, str) else self.scale
-        made |= m.function("interface")(m, self.mask and getattr(a, self.mask), scaling=scale, shape=(n, keys), **given)
+        made |= self._scores(m, a, mask, (n, keys)) | {"memory": memory, "x_value": x_value}
         if self.recipe is recipes.multi_head:
-            if made.pop("groups", 1) != 1:
-                return recipes.grouped_query(x, **made, groups=m.num_key_value_groups, memory=memory)
-            return recipes.multi_head(x, **made, memory=memory)
-        made.setdefault("groups", 1)
-        if self.turn:
-            made |= m.function(self.turn)(*map(np.asarray, a.position_embeddings))
-        if self.norms:
+            if made.get("groups", 1) != 1:
+                return recipes.grouped_query(x, **made, norm=None)
+            return recipes.multi_head(x, **{name: value for name, value in made.items() if name != "groups"})
+        made = {"groups": 1, "norm": None} | made
+        if self.turn and (self.turn_if is None or self.turn_if(m, a)):
+            cos, sin = map(np.asarray, getattr(a, self.positions))
+            made |= m.function(self.turn)(cos, sin, *filter(None, [self.turn_axis]))
+        if self.norms and (self.norm_if is None or self.norm_if(m, a)):
             made |= norms(m, x, *self.norms.split())
             made |= {"of_all_heads": self.of_all_heads, "norm_last": self.norm_last}
+        if self.norm_value:
+            made |= {"norm_value": True, "value_gain": options_of(getattr(m, self.norm_value), x)["gain"]}
+        if self.norm_output:
+            own = options_of(getattr(m, self.norm_output), x)
+            made |= {"norm_output": own["kind"], "output_epsilon": own["epsilon"]}
+            made |= {"output_gain": own["gain"], "output_b": own["b"]}
         if self.gate:
-            made["w_gate"], made["b_gate"] = affine(getattr(m, self.gate))
-        return self.recipe(x, **made, memory=memory)
+            of_gate = self.gate(m) if callable(self.gate) else affine(getattr(m, self.gate))
+            made["w_gate"], made["b_gate"] = of_gate
+        return self.recipe(x, **made)
+
+    def _weights(self, m: Mirror) -> dict[str, Any]:
+        if self.layout is None:
+            return weights(m, *self.projections)
+        fused, output = self.projections
+        made: dict[str, Any] = {}
+        w, b = affine(getattr(m, fused))
+        parts = zip(("query", "key", "value"), self.layout(m, w), self.layout(m, b), strict=True)
+        for name, of_w, of_b in parts:
+            made |= {f"w_{name}": of_w, f"b_{name}": of_b}
+        if output != "-":
+            made["w_output"], made["b_output"] = affine(getattr(m, output))
+        return made
+
+    def _scores(self, m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
+        given = {name: getattr(m, x) if isinstance(x, str) else x for name, x in self.interface.items()}
+        given = {name: x(m, a) if callable(x) else x for name, x in given.items()}
+        scale = getattr(m, self.scale) if isinstance(self.scale, str) else self.scale
+        scale = scale(m, a) if callable(scale) else scale
+        interface = eager() if self.inline else m.function("interface")
+        made: dict[str, Any] = interface(m, mask, scaling=scale, shape=shape, **given)
+        if self.packed:
+            ends = np.asarray(getattr(a, self.packed))
+            segment = np.searchsorted(ends, np.arange(shape[0]), side="right")
+            made["mask"] = segment[:, None] == segment
+        return made
 
     def check(self, about: About) -> None:
         """Refuse projections and norms of another kind."""
-        for name in (*self.projections, *filter(None, [self.gate])):
+        for name in (*self.projections, *([self.gate] if isinstance(self.gate, str) else [])):
             if name != "-" and getattr(about.parts.get(name), "compute", None) not in PLAIN:
                 raise UnknownLayer(f"{name} of {about} is no plain projection")
-        for name in (self.norms or "").split():
-            if not isinstance(getattr(about.parts.get(name), "compute", None), Norm):
+        for name in (*(self.norms or "").split(), *filter(None, [self.norm_value, self.norm_output])):
+            if not self.norm_if and not isinstance(getattr(about.parts.get(name), "compute", None), Norm):
                 raise UnknownLayer(f"{name} of {about} is no known norm")
 
     def absent(self, about: About) -> set[str]:
         """The names of the recipe's options that this class has not."""
-        has: dict[str, Any] = {"cos": self.turn, "w_gate": self.gate, "query_gain": self.norms, "memory": self.memory}
-        has |= {"of_all_heads": self.of_all_heads, "norm_last": self.norm_last, "w_output": self.projections[3] != "-"}
+        has: dict[str, Any] = {"cos": self.turn, "w_gate": self.gate, "norm": self.norms, "memory": self.memory}
+        has |= {"of_all_heads": self.of_all_heads, "norm_last": self.norm_last, "norm_value": self.norm_value}
+        has |= {"norm_output": self.norm_output, "w_output": self.projections[-1] != "-"}
         return {name for name, there in has.items() if not there}
 
 
 def weights(m: Mirror, *projections: str) -> dict[str, Any]:
-    """Of linear projections q, k, v and o, as recipes name them: transposed, as torch has (d_out, d_in)."""
+    """Of linear projections q, k, v and o, as recipes name them."""
     made: dict[str, Any] = {}
     for name, attribute in zip(("query", "key", "value", "output"), projections, strict=True):
         if attribute != "-":
@@ -94,26 +171,147 @@ def weights(m: Mirror, *projections: str) -> dict[str, Any]:
     return made
 
 
+def options_of(part: Mirror, x: Any) -> dict[str, Any]:
+    """Of a norm: its gain, b, kind and epsilon."""
+    compute = part._about.compute
+    if not isinstance(compute, Norm):
+        raise UnknownLayer(f"{part._about} is no known norm")
+    return compute.options(part, x)
+
+
 def norms(m: Mirror, x: Any, query: str, key: str) -> dict[str, Any]:
     """Of the norms of queries and keys, as recipes name them."""
-    of_query, of_key = ((part := getattr(m, name))._about.compute.options(part, x) for name in (query, key))
+    of_query, of_key = options_of(getattr(m, query), x), options_of(getattr(m, key), x)
     made = {"query_gain": of_query["gain"], "key_gain": of_key["gain"], "query_b": of_query["b"], "key_b": of_key["b"]}
     return made | {"norm": of_query["kind"], "epsilon": of_query["epsilon"]}
 
 
+def thirds(m: Mirror, w: Any) -> tuple[Any, Any, Any]:
+    """Queries, keys and values one behind the other, as wide as each other."""
+    if w is None:
+        return None, None, None
+    d = w.shape[-1] // 3
+    return w[..., :d], w[..., d : 2 * d], w[..., 2 * d :]
+
+
+def by_heads(heads: str = "num_heads") -> Callable[[Mirror, Any], tuple[Any, Any, Any]]:
+    """Of each head its query, key and value."""
+
+    def layout(m: Mirror, w: Any) -> tuple[Any, Any, Any]:
+        if w is None:
+            return None, None, None
+        apart = w.reshape(*w.shape[:-1], getattr(m, heads), 3, -1)
+        query, key, value = (apart[..., i, :].reshape(*w.shape[:-1], -1) for i in range(3))
+        return query, key, value
+
+    return layout
+
+
+def grouped(heads: Callable[[Mirror], tuple[int, int]]) -> Callable[[Mirror, Any], tuple[Any, Any, Any]]:
+    """All queries, then keys and values of fewer heads: the features of each."""
+
+    def layout(m: Mirror, w: Any) -> tuple[Any, Any, Any]:
+        if w is None:
+            return None, None, None
+        first, each = heads(m)
+        return w[..., :first], w[..., first : first + each], w[..., first + each :]
+
+    return layout
+
+
+def half_of_query(m: Mirror, w: Any) -> Any:
+    """The rows of each head of a projection that makes d features of its query, then d of its gate: (query, gate)."""
+    if w is None:
+        return None, None
+    apart = w.reshape(*w.shape[:-1], -1, 2, m.head_dim)
+    return tuple(apart[..., i, :].reshape(*w.shape[:-1], -1) for i in (0, 1))
+
+
+def a_head(name: str) -> Callable[[Mirror], tuple[Any, Any]]:
+    """A gate of one number a head, for all of its features."""
+
+    def gate(m: Mirror) -> tuple[Any, Any]:
+        w, b = affine(getattr(m, name))
+        columns = np.repeat(np.arange(w.shape[-1]), m.head_dim)
+        return w[..., columns], None if b is None else b[..., columns]
+
+    return gate
+
+
 BERT = "query key value -"
 OUT = "q_proj k_proj v_proj out_proj"
+SIZE = {"size": "attention_head_size", "turn": None}
+DETR = {"turn": None, "added": "position_embeddings"}
 
 READINGS = {
     "63250adb2d 9f4eb9bb0a f37f16b520 b6594dfd91 49a30bd320 bb856258f9": Dense(),  # Llama, Mistral, Qwen2
-    "febe1d6347": Dense(turn=None),  # ViT
+    "78c0dd7b35 79cfacf8b3 ff1fe6e28c 44f518459c 6d67d3f803": Dense(),  # Mllama, GLM-4V, GLM-ASR, Mimi
+    "febe1d6347 c20218ac53 2fe823830e": Dense(turn=None),  # ViT, Jamba
     "e9b486a2aa a613115d47 48ebf23c95": Dense(OUT, memory="key_value_states", turn=None),  # BART, wav2vec 2.0
-    "b7ef8d2265": Dense(BERT, size="attention_head_size", memory="encoder_hidden_states", turn=None),
-    "331b94fb41 b748c69ba0": Dense(BERT, size="attention_head_size", turn=None),
+    "2130e75b58": Dense(OUT, memory="encoder_hidden_states", turn=None),  # SeamlessM4T
+    "c23aa7a294": Dense(memory="encoder_hidden_states", turn=None),  # Canary
+    "b7ef8d2265": Dense(BERT, memory="encoder_hidden_states", **SIZE),
+    "331b94fb41 b748c69ba0": Dense(BERT, **SIZE),
+    "ea3c043364": Dense(BERT, memory="encoder_hidden_states", cross_mask="encoder_attention_mask", **SIZE),  # Q-Former
+    "7b750488d9": Dense(BERT, inline=True, scale=None, **SIZE),  # FLAVA
+    "d8897a6312": Dense(  # BigBird, whole
+        BERT, memory="encoder_hidden_states", cross_mask="encoder_attention_mask", inline=True, scale=None, **SIZE
+    ),
     "8e397cea22": Dense(OUT, turn=None, scale="scale", is_causal="is_causal"),
-    "c92d86bde1": Dense(OUT, turn=None, scale="scale"),  # CLIP
-    "aef315fb0c": Dense(norms="q_norm k_norm"),  # Qwen3
+    "c92d86bde1 5e5234f6e9": Dense(OUT, turn=None, scale="scale"),  # CLIP, OWL-ViT
+    "2fb25d73f2 a032cc2b44": Dense(**DETR),
+    "7a5e9c799b": Dense(memory="key_value_states", added_key="encoder_position_embeddings", **DETR),
+    "3d83725e8f": Dense(turn_axis=2),  # X-Codec 2 turns by heads, not by tokens
+    "aef315fb0c aaa7ce3efc 11df914c07 0b97017cc7": Dense(norms="q_norm k_norm"),  # Qwen3, Gemma 3
+    "b3ac900c12": Dense(norms="q_norm k_norm", norm_if=lambda m, _: m.use_qk_norm),  # GLM-4
+    "8b9e182b60": Dense(
+        norms="q_norm k_norm", turn_if=lambda m, _: m.sliding_window is None or m.is_sliding
+    ),  # EXAONE 4
+    "7ffefe853c": Dense(OUT, norms="q_layernorm k_layernorm"),  # LFM2
     "5cf0507ba8": Dense(norms="q_norm k_norm", of_all_heads=True),  # OLMo 2
     "cfa776d14b": Dense(norms="query_layernorm key_layernorm", norm_last=True),  # HunYuan
     "f983a6f780": Dense(softcap="attn_logit_softcapping"),  # Gemma 2
+    "a1fef84c93": Dense(turn_if=lambda m, _: m.sliding_window is not None),  # Cohere 2
+    "286651543c": Dense(norms="q_norm k_norm", gate="gate_proj", turn_if=lambda m, _: m.is_local_attention),  # AFMoE
+    "04f587f7fd": Dense(norm_output="attn_sub_norm"),  # BitNet
+    "95c8c861c8": Dense(
+        "qkv proj", layout=thirds, heads="num_heads", mask=None, packed="cu_seqlens", turn="apply_rotary_pos_emb_vision"
+    ),  # Qwen2-VL vision
+    "c08139e6ca": Dense(OUT, mask=None, packed="cu_seqlens", turn="apply_rotary_pos_emb_vision"),
+    "06817728fe": Dense(
+        "qkv proj",
+        layout=thirds,
+        heads="num_heads",
+        mask=None,
+        packed="cu_seqlens",
+        turn="apply_rotary_pos_emb_vision",
+        norms="q_norm k_norm",
+    ),
+    "9712ce02eb": Dense(
+        "q_proj k_proj v_proj proj", mask=None, packed="cu_seqlens", turn="apply_rotary_pos_emb_vision"
+    ),
+    "a2788d36c4": Dense(OUT, turn=None, mask=None, packed="cu_seqlens"),
+    "b619c16d13": Dense(OUT, turn=None, heads="num_heads", mask=None, packed="cu_seqlens"),
+    "ff8cca6d31": Dense(turn=None, mask=None, packed="cu_seqlens"),
+    "469c90c01e ab67b02651": Dense(
+        "qkv projection", layout=thirds, heads="num_heads", turn=None, mask=None, scale="scale"
+    ),  # BLIP-2
+    "63243ed152": Dense(
+        "qkv projection", layout=thirds, heads="num_heads", turn=None, mask=None, scale="scale", inline=True
+    ),
+    "4b75344560": Dense(BERT, mask=None, is_causal="is_causal", **SIZE),  # DPT
+    "2882bb53c8": Dense(OUT, turn=None),  # Qwen2-Audio: queries are scaled before
+    "34e5214b65": Dense(OUT, memory="key_value_states", turn=None),  # Whisper
+    "7235e435e2": Dense(
+        "query key value out_proj", x="queries", memory="keys", x_value="values", inline=True, scale=None, **SIZE
+    ),  # Grounding DINO
+    "368e5f2ca0": Dense(x="query", memory="key", x_value="value", turn=None, is_causal="is_causal"),  # SAM 3
+    "0d970d36b9": Dense(
+        "q_proj k_proj v_proj projection_layer", turn=None, norms="q_norm k_norm", of_all_heads=True, scale="scale"
+    ),  # InternVL
+    "debfe602d8": Dense(  # Phi-3
+        "qkv_proj o_proj",
+        layout=grouped(lambda m: (m.config.num_attention_heads * m.head_dim, m.num_key_value_heads * m.head_dim)),
+    ),
+    "55844d48fd": Dense(BERT, position_bias=lambda m, a: a.position_bias, **SIZE),  # LayoutLMv3
 }

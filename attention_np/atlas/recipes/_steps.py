@@ -36,8 +36,8 @@ def repeated(x: Any, groups: int) -> Any:
     return x if groups == 1 else x[..., np.repeat(np.arange(x.shape[-3]), groups), :, :]
 
 
-def normed(x: Any, gain: Any = None, b: Any = None, *, kind: str = "rms", epsilon: float = 1e-6) -> Any:
-    """Of each row, over its features: "rms" (rms-norm.1), or "layer" with the mean removed (layer-norm.1)."""
+def normed(x: Any, gain: Any = None, b: Any = None, *, kind: str | None = "rms", epsilon: float = 1e-6) -> Any:
+    """Of each row, over its features: "rms" (rms-norm.3), or "layer" with the mean removed (layer-norm.4)."""
     if kind == "rms":
         return chain.apply(rms_norm, x, gain, epsilon=epsilon)
     return chain.apply(layer_norm, x, gain, b, epsilon=epsilon)

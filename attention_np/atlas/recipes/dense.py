@@ -20,17 +20,22 @@ def multi_head(
     b_value: Any = None,
     b_output: Any = None,
     memory: Any = None,
+    x_value: Any = None,
     *,
     d: int = 4,
     scale: float | None = None,
     mask: Any = None,
     bias: Any = None,
 ) -> Any:
-    """Heads of `d` features look at the tokens of `memory`, or of x itself (Vaswani et al., 2017)."""
+    """Heads of `d` features look at the tokens of `memory`, or of x itself (Vaswani et al., 2017).
+
+    What values are made of may be others: `x_value`.
+    """
     memory = x if memory is None else memory
+    x_value = memory if x_value is None else x_value
     query = in_heads(linear(x, w_query, b_query), d)  # (b, h, n, d) (multi-head.1)
     key = in_heads(linear(memory, w_key, b_key), d)  # (b, h, m, d)
-    value = in_heads(linear(memory, w_value, b_value), d)  # (b, h, m, d)
+    value = in_heads(linear(x_value, w_value, b_value), d)  # (b, h, m, d)
     output = joined(attention(query, key, value, scale=scale, mask=mask, bias=bias))  # (b, n, h * d) (dot-product.5)
     if w_output is not None:
         output = linear(output, w_output, b_output)
@@ -43,46 +48,60 @@ def grouped_query(
     w_query: Any,
     w_key: Any,
     w_value: Any,
-    w_output: Any,
+    w_output: Any = None,
     b_query: Any = None,
     b_key: Any = None,
     b_value: Any = None,
     b_output: Any = None,
     query_gain: Any = None,
     key_gain: Any = None,
+    value_gain: Any = None,
     query_b: Any = None,
     key_b: Any = None,
+    output_gain: Any = None,
+    output_b: Any = None,
     w_gate: Any = None,
     b_gate: Any = None,
     sink: Any = None,
     memory: Any = None,
+    x_value: Any = None,
     *,
     d: int = 4,
+    d_value: int | None = None,
     groups: int = 2,
     cos: Any = None,
     sin: Any = None,
     pairs: str = "halves",
-    norm: str = "rms",
+    norm: str | None = "rms",
     epsilon: float = 1e-6,
     of_all_heads: bool = False,
     norm_last: bool = False,
+    norm_value: bool = False,
+    norm_output: str | None = None,
+    output_epsilon: float = 1e-6,
     gate: str = "sigmoid",
-    scale: float | None = None,
+    scale: Any = None,
     softcap: float | None = None,
     mask: Any = None,
     bias: Any = None,
 ) -> Any:
-    """Heads of `d` features, turned by their positions (Su et al., 2021); several share a head of keys."""
+    """Heads of `d` features, turned by their positions (Su et al., 2021); several share a head of keys.
+
+    Norms stand behind the projections of queries and keys, `of_all_heads` together or of each, or behind the turn.
+    """
     memory = x if memory is None else memory
+    x_value = memory if x_value is None else x_value
     query, key = linear(x, w_query, b_query), linear(memory, w_key, b_key)
-    value = in_heads(linear(memory, w_value, b_value), d)  # (b, h / groups, m, d)
+    value = in_heads(linear(x_value, w_value, b_value), d_value or d)  # (b, h / groups, m, d)
     if of_all_heads:
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (b, n, h * d) (rms-norm.3)
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
     query, key = in_heads(query, d), in_heads(key, d)  # (b, h, n, d), (b, h / groups, m, d)
-    if query_gain is not None and not of_all_heads and not norm_last:
+    if norm is not None and not of_all_heads and not norm_last:
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (rms-norm.3)
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
+    if norm_value:
+        value = normed(value, value_gain, kind=norm, epsilon=epsilon)
     if cos is not None:
         query, key = turned(query, cos, sin, pairs), turned(key, cos, sin, pairs)  # (rotary.4)
     if norm_last:
@@ -91,6 +110,10 @@ def grouped_query(
     options = {"scale": scale, "softcap": softcap, "mask": mask, "bias": bias, "sink": sink}
     output = attention(query, repeated(key, groups), repeated(value, groups), **options)  # (dot-product.5)
     output = joined(output)  # (b, n, h * d)
+    if norm_output is not None:
+        output = normed(output, output_gain, output_b, kind=norm_output, epsilon=output_epsilon)
     if w_gate is not None:
         output = output * activated(linear(x, w_gate, b_gate), gate)
-    return linear(output, w_output, b_output)
+    if w_output is not None:
+        output = linear(output, w_output, b_output)
+    return output
