@@ -16,6 +16,7 @@ import re
 import sys
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ SIZES: dict[str, Any] = {  # of a configuration, by the names of its fields
     "encoder_layers": 2,
     "decoder_layers": 2,
     "intermediate_size": 16,
+    "rotary_dim": 4,
     "vocab_size": 50,
     "max_position_embeddings": 64,
     "pad_token_id": 0,
@@ -98,7 +100,6 @@ SIZES: dict[str, Any] = {  # of a configuration, by the names of its fields
     "mamba_chunk_size": 4,
     "chunk_size": 4,
     "num_experts": 2,
-    "num_local_experts": 2,
     "n_routed_experts": 2,
     "rms_norm_eps": 1e-5,
     "layer_norm_eps": 1e-5,
@@ -134,6 +135,10 @@ ARGUMENTS: dict[str, Any] = {  # of constructors
     "num_key_value_heads": 2,
     "kdim": HIDDEN,
     "vdim": HIDDEN,
+    "dropout": 0.0,
+    "attention_type": "global",
+    "is_causal": False,
+    "bias": True,
     "block_idx": 0,
     "depth": 0,
 }
@@ -313,14 +318,9 @@ def shrunk(kind: Any) -> Any:
         for name, value in SIZES.items()
         if name in vars(config) or name in getattr(config, "attribute_map", {})
     }
-    fields = {
-        name: value
-        for name, value in fields.items()
-        if getattr(config, name, None) is not None or name in ("head_dim", "num_key_value_heads")
-    }
-    lists = {
-        name: [SIZES[name]] * len(x) for name in fields if isinstance(x := getattr(config, name, None), list | tuple)
-    }
+    optional = ("head_dim", "num_key_value_heads")
+    fields = {name: x for name, x in fields.items() if vars(config).get(name, 0) is not None or name in optional}
+    lists = {name: [SIZES[name]] * len(x) for name in fields if isinstance(x := vars(config).get(name), list | tuple)}
     for attempt in (fields | lists, {key: x for key, x in (fields | lists).items() if key != "head_dim"}):
         try:
             config = kind(**attempt)
@@ -357,150 +357,165 @@ def constructor(kind: Any, config: Any) -> dict[str, Any]:
 
 
 def arguments(made: Any) -> list[dict[str, Any]]:
-    """Arguments of the forward, by their names: without a mask, and with one sample padded."""
+    """Arguments of the forward, by their names, that the module takes: of each kind of call the first that runs."""
     import torch
 
-    parameters = dict(list(inspect.signature(type(made).forward).parameters.items()))
-    parameters.pop("self")
-    width = width_of(made)
-    calls = []
-    for padded in (True, False):
-        given: dict[str, Any] = {}
-        for name, parameter in parameters.items():
-            value = argument(name, made, width, padded)
-            if value is not None:
-                given[name] = value
-            elif parameter.default is inspect.Parameter.empty and parameter.kind in (0, 1, 3):
-                given[name] = None
-        calls.append(given)
-    torch.manual_seed(1)
+    calls, failure = [], None
+    points = re.search(r"query.shape\[:2\]", inspect.getsource(type(made).forward))
+    for cross in (False, True):
+        for padded in (True, False):
+            for choice in product(*(CHOICES | ({"rank": ("points",)} if points else {})).values()):
+                torch.manual_seed(1)
+                chosen = dict(zip(CHOICES, choice, strict=True))
+                try:
+                    given = call(made, cross, padded, chosen)
+                    if given is None:
+                        break
+                    with torch.no_grad(), warnings.catch_warnings():
+                        made(**given)
+                except Exception as error:
+                    failure = failure or error
+                    continue
+                calls.append(given)
+                break
+    if not calls and failure is not None:
+        raise failure
     return calls
+
+
+CHOICES = {  # of what arguments may look like, the likeliest first
+    "rank": ("tokens", "packed", "one", "picture", "points"),
+    "rotary": ("full", "half", "tokens"),
+    "mask": ("float", "of tokens", "boolean", "of keys"),
+}
+QUERIES = (
+    "hidden_states",
+    "x",
+    "hidden_state",
+    "query",
+    "queries",
+    "query_states",
+    "inputs",
+    "input",
+    "q",
+    "latents",
+    "from_tensor",
+    "hidden_q",
+)
+KEYS = ("key", "value", "keys", "values", "k", "v", "context", "to_tensor", "hidden_kv")
+CROSS = ("key_value_states", "encoder_hidden_states", "cross_attention_states", "kv")
+
+
+def call(made: Any, cross: bool, padded: bool, chosen: dict[str, str]) -> dict[str, Any] | None:
+    """One call of a module; None where it takes no such."""
+    import torch
+
+    parameters = dict(list(inspect.signature(type(made).forward).parameters.items())[1:])
+    needed = {name for name, x in parameters.items() if x.default is inspect.Parameter.empty and x.kind in (0, 1, 3)}
+    if cross and not set(CROSS) & set(parameters):
+        return None
+    width, packed = width_of(made), chosen["rank"] in ("packed", "one")
+    if packed != ("cu_seqlens" in parameters):
+        raise TypeError(f"{type(made).__name__} takes no {chosen['rank']}")
+    shape = {"tokens": (BATCH, N), "packed": (N,), "one": (1, N), "picture": (BATCH, 3, 3), "points": (BATCH, 2, N)}
+    leading = shape[chosen["rank"]]
+    keys = N + 2 if cross or set(CROSS) & needed or "context" in parameters else N
+    given: dict[str, Any] = {}
+    for name in parameters:
+        if name in QUERIES:
+            given[name] = torch.randn(*leading, width)
+        elif name in KEYS:
+            given[name] = torch.randn(*leading, width_of_keys(made, width))
+        elif name in CROSS and (cross or name in needed):
+            given[name] = torch.randn(BATCH, keys, width_of_keys(made, width))
+        elif name == "cu_seqlens":
+            given[name] = torch.tensor([0, 3, N], dtype=torch.int32)
+        elif name == "position_embeddings":
+            given[name] = rotary(made, leading, width, chosen["rotary"])
+        elif name in ("position_bias", "attention_bias", "alibi") and name in needed:
+            given[name] = torch.randn(1, HEADS, N, keys)
+        elif name in ("query_position_embeddings", "object_queries", "encoder_position_embeddings"):
+            length = keys if name.startswith("encoder") else N
+            given[name] = torch.randn(BATCH, length, width)
+        elif name == "position_ids":
+            given[name] = torch.arange(N)[None].repeat(BATCH, 1)
+        elif name in ("height", "width"):
+            given[name] = 3
+        elif name in ("attention_mask", "mask", "encoder_attention_mask") and padded and not packed:
+            given[name] = mask(made, chosen["mask"], N, keys)
+        elif name in needed:
+            given[name] = None
+    return given
+
+
+def mask(made: Any, kind: str, n: int, keys: int) -> Any:
+    """A mask that hides the last two keys of the first sample, and what comes later where the module is causal."""
+    import torch
+
+    visible = torch.ones(BATCH, 1, n, keys).bool()
+    visible[0, :, :, -2:] = False
+    if getattr(made, "is_causal", False) and n == keys:
+        visible &= torch.ones(n, keys).tril().bool()
+    if kind == "float":
+        return torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)
+    if kind == "boolean":
+        return visible
+    return visible[:, 0, -1] if kind == "of tokens" else visible[:, :, :1].float().log()
 
 
 def width_of(made: Any) -> int:
     """The features that the module takes."""
-    import torch
-
-    for name in (
-        "q_proj",
-        "query",
-        "qkv",
-        "q",
-        "c_attn",
-        "in_proj_qkv",
-        "q_a_proj",
-        "query_key_value",
-        "in_proj",
-        "qkv_proj",
-        "wqkv",
-        "Wqkv",
-    ):
-        part = getattr(made, name, None)
-        if isinstance(part, torch.nn.Linear):
-            return part.in_features
-        if part is not None and hasattr(part, "nx"):
-            return part.nx
-    return HIDDEN
+    return next(filter(None, (in_features(made, name) for name in INPUTS)), HIDDEN)
 
 
-def argument(name: str, made: Any, width: int, padded: bool) -> Any:
-    """One argument of a forward, by its name; None where it is not needed."""
-    import torch
-
-    packed = "cu_seqlens" in inspect.signature(type(made).forward).parameters
-    batch, keys = BATCH, N
-    cross = any(
-        x in inspect.signature(type(made).forward).parameters for x in ("key_value_states", "encoder_hidden_states")
-    )
-    if name in (
-        "hidden_states",
-        "x",
-        "hidden_state",
-        "query",
-        "queries",
-        "query_states",
-        "inputs",
-        "input_tensor",
-        "query_layer",
-        "q",
-    ):
-        four = given_four(made)
-        if four:
-            return torch.randn(batch, 3, 5, width)
-        return (
-            torch.randn(N, width) if packed and not is_batched(made) else torch.randn(1 if packed else batch, N, width)
-        )
-    if name in ("key", "value", "keys", "values", "k", "v"):
-        return torch.randn(batch, N, width)
-    if name in ("key_value_states", "encoder_hidden_states", "cross_attention_states"):
-        return torch.randn(batch, keys + 2, width_of_keys(made, width))
-    if name in ("attention_mask", "mask") and not packed:
-        if not padded:
-            return None
-        length = keys + 2 if cross else keys
-        mask = torch.zeros(batch, 1, N, length)
-        mask[0, :, :, -2:] = torch.finfo(torch.float32).min
-        if getattr(made, "is_causal", False) and not cross:
-            mask = mask.masked_fill(~torch.ones(N, length).tril().bool(), torch.finfo(torch.float32).min)
-        return mask
-    if name == "cu_seqlens":
-        return torch.tensor([0, 3, N], dtype=torch.int32)
-    if name == "position_embeddings":
-        return rotary(made, packed, width)
-    if name == "position_ids":
-        return torch.arange(N)[None].repeat(batch, 1)
-    if name == "output_attentions":
-        return False
-    return None
-
-
-def given_four(made: Any) -> bool:
-    """Whether the module takes pictures, (batch, height, width, features)."""
-    text = inspect.getsource(type(made).forward)
-    return bool(re.search(r"(batch_size|B), (height|H), (width|W), _ = (hidden_states|x)\.shape", text))
-
-
-def is_batched(made: Any) -> bool:
-    """Whether a module of packed sequences takes (1, tokens, features)."""
-    text = inspect.getsource(type(made).forward)
-    return "hidden_states.shape[:-1]" in text or "batch_size" in text
+INPUTS = (
+    "q_proj",
+    "query",
+    "qkv",
+    "q",
+    "c_attn",
+    "in_proj_qkv",
+    "q_a_proj",
+    "query_key_value",
+    "in_proj",
+    "qkv_proj",
+    "wqkv",
+    "Wqkv",
+    "linear_q",
+    "q_lin",
+    "Wq",
+    "project_q",
+    "att_proj",
+)
 
 
 def width_of_keys(made: Any, width: int) -> int:
     """The features of what keys are made of."""
-    import torch
-
-    for name in ("k_proj", "key", "k"):
-        part = getattr(made, name, None)
-        if isinstance(part, torch.nn.Linear):
-            return part.in_features
-    return width
+    return next(filter(None, (in_features(made, name) for name in ("k_proj", "key", "k", "k_lin", "Wk"))), width)
 
 
-def rotary(made: Any, packed: bool, width: int) -> Any:
+def in_features(made: Any, name: str) -> int | None:
+    """Of a projection."""
+    part = getattr(made, name, None)
+    width = getattr(part, "in_features", None) or getattr(part, "nx", None)
+    return width if isinstance(width, int) else None
+
+
+def rotary(made: Any, leading: tuple[int, ...], width: int, kind: str) -> Any:
     """Positions: added ones where they are added, else cosines and sines of angles."""
     import torch
 
-    text = inspect.getsource(type(made).forward)
-    if re.search(r"\+ position_embeddings", text):
-        return torch.randn(BATCH, N, width)
-    d = next(
-        (
-            getattr(made, x)
-            for x in ("qk_rope_head_dim", "rotary_ndims", "head_dim", "head_size", "attention_head_size")
-            if isinstance(getattr(made, x, None), int)
-        ),
-        D,
-    )
-    config = getattr(made, "config", None)
-    factor = getattr(config, "partial_rotary_factor", None) or (getattr(config, "rope_parameters", None) or {}).get(
-        "partial_rotary_factor", 1.0
-    )
-    width = (
-        int(d * (factor if isinstance(factor, float) else 1.0)) // 2 * 2 if not hasattr(made, "qk_rope_head_dim") else d
-    )
-    angles = torch.randn(N, width // 2) if packed else torch.randn(BATCH, N, width // 2)
-    angles = torch.cat([angles, angles], dim=-1)
+    if "+ position_embeddings" in inspect.getsource(type(made).forward):
+        return torch.randn(*leading, width)
+    names = ("qk_rope_head_dim", "rotary_dim", "rotary_ndims", "head_dim", "head_size", "attention_head_size")
+    d = next((x for name in names if isinstance(x := getattr(made, name, None), int)), D)
+    parameters = getattr(getattr(made, "config", None), "rope_parameters", None)
+    factor = parameters.get("partial_rotary_factor", 1.0) if isinstance(parameters, dict) else 1.0
+    if names[0] not in vars(made) and isinstance(factor, float):
+        d = int(d * factor) // 2 * 2
+    angles = torch.randn(*(leading[1:] if kind == "tokens" else leading), d // 2)
+    if kind != "half":
+        angles = torch.cat([angles, angles], dim=-1)
     return angles.cos(), angles.sin()
 
 

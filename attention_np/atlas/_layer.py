@@ -42,10 +42,10 @@ class Arguments:
     """The arguments of a call, as attributes; None where there is no such argument."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = dict(values)
+        self._given = dict(values)
 
     def __getattr__(self, name: str) -> Any:
-        return self.values.get(name)
+        return self._given.get(name)
 
 
 class Layer:

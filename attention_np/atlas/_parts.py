@@ -106,18 +106,26 @@ PARTS: dict[str, Any] = {  # modules, by the digests of what they compute
     "479a9c51cc": Norm(epsilon="eps", less_one=True),  # Gemma
     "3a8df49b30 97c2970d14 6e2a63070c 9e6be1960b 1464b0dd47 d171d813a4 7d2b0160d8": Norm(epsilon="eps"),
     "a2e2267fa4 0e1ce51358": Norm("layer"),  # Cohere, DeBERTa
-    "65efd37028": Norm("layer", 1e-5),  # OLMo
+    "65efd37028 593550022e": Norm("layer", 1e-5),  # OLMo, Chameleon
+    "e17c28b7ba 1bb6122f33": Norm("layer", "eps"),
 }
 
 
-def rotation(pairs: str = "halves", *, doubled: bool = False, axis: int = 1) -> Any:
+def rotation(
+    pairs: str = "halves", *, doubled: bool = False, half: bool = False, sin_first: bool = False, axis: int = 1
+) -> Any:
     """`apply_rotary_pos_emb`, as a function of cos and sin (b, n, r) that says how (b, h, n, d) are turned.
 
-    `doubled` tells that only the first half of them counts, and holds for each pair of neighbours.
+    `doubled` tells that only the first half of them counts, and holds for each pair of neighbours; `half`, that there
+    is one for each pair.
     """
 
     def options(cos: Any, sin: Any, axis: int = axis) -> dict[str, Any]:
         cos, sin = np.expand_dims(cos, axis), np.expand_dims(sin, axis)
+        cos, sin = (sin, cos) if sin_first else (cos, sin)
+        if half:
+            joined = np.concatenate if pairs == "halves" else np.stack
+            cos, sin = (joined([x, x], axis=-1).reshape(*x.shape[:-1], -1) for x in (cos, sin))
         if doubled:
             cos, sin = (np.repeat(x[..., : x.shape[-1] // 2], 2, axis=-1) for x in (cos, sin))
         return {"cos": cos, "sin": sin, "pairs": pairs}
@@ -132,13 +140,17 @@ FUNCTIONS: dict[str, Any] = {  # helpers, by the digests of all that they comput
     "3a6fa1b324": eager(groups=None),
     "dc8fbaf6a7": eager(takes=("position_bias",)),
     "d5e0d4e07b": eager(groups=True, takes=("softcap",)),
-    "c4df38a46a": eager(groups=True, sinks="sinks"),
+    "c4df38a46a 972d2b9b44 4611543777 fc86c58051 f35e17417e": eager(groups=True, sinks="sinks"),
+    "8222c7ec3f": eager(groups=None),
     "2ec610e155": sdpa,
     # apply_rotary_pos_emb
     "68aacc1e15 6f95536654 6486a2470f 9eca854677 2fc11cde1a b720713790": rotation(),
     "67bc9f2b23": rotation(axis=-3),
     "4da30c50af c0fbe30f20 6330d7d45d 3f1d3b819c": rotation("neighbours"),
     "d43ace195e 3d6b8aa812": rotation("neighbours", doubled=True),
+    "7a4ceb5e26": rotation(half=True),
+    "3a9cc72f33": rotation("neighbours", half=True),
+    "b7211415a7": rotation("neighbours", half=True, sin_first=True),
     # helpers of these, and what is never called in the full pass
     "735ee30753": None,
 }

@@ -11,7 +11,7 @@ from attention_np.atlas import recipes
 from attention_np.atlas._interface import eager
 from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import About, Mirror, UnknownLayer
-from attention_np.atlas._parts import Norm, affine, of_conv1d, of_linear
+from attention_np.atlas._parts import Norm, affine, of_conv1d, of_identity, of_linear
 
 PLAIN = (of_linear, of_conv1d)
 Condition = Callable[[Mirror, Arguments], bool]
@@ -22,13 +22,14 @@ class Dense:
 
     `projections`: attributes of the module, "-" for none, or the one that makes q, k and v, and o; `layout`: how that
     one is laid out, a function of the module and its matrix; `size`: the attribute that is the features of a head;
-    `heads`: instead the one that is their number; `x`, `memory`, `x_value`, `mask`: arguments; `turn`: the helper that
-    turns queries and keys; `norms`: attributes of their norms, `of_all_heads` before they are taken apart, `norm_last`
-    after they are turned; `norm_value`, `norm_output`: attributes; `added`, `added_key`: positions that are added to
-    what queries and keys are made of; `scale`: an attribute, or a number; `gate`: a projection that opens the output;
-    `turn_if`, `norm_if`: when;
-    `turn_axis`: where cos and sin get one; `inline`: that the source has the attention itself; `packed`: the argument that says
-    where sequences end; `interface`: what the source hands on to the attention function, words for attributes.
+    `heads`: instead the one that is their number; `x`, `memory`, `x_value`, `mask`: arguments; `refused`: those that
+    must be None; `turn`: the helper that turns queries and keys, `turn_axis` where cos and sin get an axis; `norms`:
+    attributes of norms of queries and keys, `of_all_heads` before these are taken apart, `norm_last` after the turn;
+    `norm_value`, `norm_output`: attributes; `added`, `added_key`: positions that are added to what queries and keys are
+    made of; `scale`: an attribute, or a number; `gate`: a projection that opens the output, by `gate_kind`, or "query"
+    for the second half of each head of queries; `turn_if`, `norm_if`: when; `inline`: that the source has the attention
+    itself; `packed`: the argument that says where sequences end; `visible`: a mask of the module's own; `interface`:
+    what the source hands on to the attention function, words for attributes.
     """
 
     def __init__(
@@ -59,6 +60,10 @@ class Dense:
         norm_if: Condition | None = None,
         inline: bool = False,
         packed: str | None = None,
+        refused: str = "",
+        visible: Callable[..., Any] | None = None,
+        gate_kind: str = "sigmoid",
+        clip: str | None = None,
         **interface: Any,
     ) -> None:
         self.projections, self.layout, self.size, self.heads = projections.split(), layout, size, heads
@@ -73,12 +78,16 @@ class Dense:
             inline,
             packed,
         )
-        self.interface = interface
-        is_plain = not (turn or norms or gate or norm_value or norm_output)
+        self.interface, self.refused, self.visible = interface, refused.split(), visible
+        self.gate_kind, self.clip = gate_kind, clip
+        is_plain = not (turn or norms or gate or norm_value or norm_output or clip)
         self.recipe = recipes.multi_head if is_plain else recipes.grouped_query
 
     def __call__(self, m: Mirror, a: Arguments) -> Any:
         """The output, of the arguments of the module."""
+        for name in self.refused:
+            if getattr(a, name) is not None:
+                raise UnknownLayer(f"{m._about} is not known with {name}")
         x = getattr(a, self.x)
         memory = getattr(a, self.memory) if self.memory else None
         x_value = getattr(a, self.x_value) if self.x_value else None
@@ -107,16 +116,24 @@ class Dense:
             made |= m.function(self.turn)(cos, sin, *filter(None, [self.turn_axis]))
         if self.norms and (self.norm_if is None or self.norm_if(m, a)):
             made |= norms(m, x, *self.norms.split())
-            made |= {"of_all_heads": self.of_all_heads, "norm_last": self.norm_last}
+            if made["norm"] is not None:
+                made |= {"of_all_heads": self.of_all_heads, "norm_last": self.norm_last}
         if self.norm_value:
             made |= {"norm_value": True, "value_gain": options_of(getattr(m, self.norm_value), x)["gain"]}
-        if self.norm_output:
+        if self.clip and getattr(m, self.clip) is not None:
+            made["clip"] = getattr(m, self.clip)
+        if self.norm_output and m.has(self.norm_output):
             own = options_of(getattr(m, self.norm_output), x)
             made |= {"norm_output": own["kind"], "output_epsilon": own["epsilon"]}
             made |= {"output_gain": own["gain"], "output_b": own["b"]}
-        if self.gate:
+        if self.gate == "query":
+            made["w_query"], made["w_gate"] = half_of_query(m, made["w_query"])
+            made["b_query"], made["b_gate"] = half_of_query(m, made["b_query"])
+        elif self.gate:
             of_gate = self.gate(m) if callable(self.gate) else affine(getattr(m, self.gate))
             made["w_gate"], made["b_gate"] = of_gate
+        if self.gate:
+            made["gate"] = self.gate_kind
         return self.recipe(x, **made)
 
     def _weights(self, m: Mirror) -> dict[str, Any]:
@@ -143,15 +160,18 @@ class Dense:
             ends = np.asarray(getattr(a, self.packed))
             segment = np.searchsorted(ends, np.arange(shape[0]), side="right")
             made["mask"] = segment[:, None] == segment
+        if self.visible:
+            made["mask"] = self.visible(m, shape)
         return made
 
     def check(self, about: About) -> None:
         """Refuse projections and norms of another kind."""
-        for name in (*self.projections, *([self.gate] if isinstance(self.gate, str) else [])):
+        for name in (*self.projections, *([self.gate] if isinstance(self.gate, str) and self.gate != "query" else [])):
             if name != "-" and getattr(about.parts.get(name), "compute", None) not in PLAIN:
                 raise UnknownLayer(f"{name} of {about} is no plain projection")
-        for name in (*(self.norms or "").split(), *filter(None, [self.norm_value, self.norm_output])):
-            if not self.norm_if and not isinstance(getattr(about.parts.get(name), "compute", None), Norm):
+        for name in (*(self.norms or "").split(), *filter(None, [self.norm_value])):
+            compute = getattr(about.parts.get(name), "compute", None)
+            if not self.norm_if and compute is not of_identity and not isinstance(compute, Norm):
                 raise UnknownLayer(f"{name} of {about} is no known norm")
 
     def absent(self, about: About) -> set[str]:
@@ -181,6 +201,8 @@ def options_of(part: Mirror, x: Any) -> dict[str, Any]:
 
 def norms(m: Mirror, x: Any, query: str, key: str) -> dict[str, Any]:
     """Of the norms of queries and keys, as recipes name them."""
+    if getattr(m, query)._about.compute is of_identity:
+        return {"norm": None}
     of_query, of_key = options_of(getattr(m, query), x), options_of(getattr(m, key), x)
     made = {"query_gain": of_query["gain"], "key_gain": of_key["gain"], "query_b": of_query["b"], "key_b": of_key["b"]}
     return made | {"norm": of_query["kind"], "epsilon": of_query["epsilon"]}
@@ -194,15 +216,14 @@ def thirds(m: Mirror, w: Any) -> tuple[Any, Any, Any]:
     return w[..., :d], w[..., d : 2 * d], w[..., 2 * d :]
 
 
-def by_heads(heads: str = "num_heads") -> Callable[[Mirror, Any], tuple[Any, Any, Any]]:
-    """Of each head its query, key and value."""
+def of_each_head(size: str = "head_dim", order: tuple[int, int, int] = (0, 1, 2)) -> Callable[[Mirror, Any], Any]:
+    """Of each head its query, key and value, in the order of places."""
 
-    def layout(m: Mirror, w: Any) -> tuple[Any, Any, Any]:
+    def layout(m: Mirror, w: Any) -> Any:
         if w is None:
             return None, None, None
-        apart = w.reshape(*w.shape[:-1], getattr(m, heads), 3, -1)
-        query, key, value = (apart[..., i, :].reshape(*w.shape[:-1], -1) for i in range(3))
-        return query, key, value
+        apart = w.reshape(*w.shape[:-1], -1, 3, getattr(m, size))
+        return tuple(apart[..., i, :].reshape(*w.shape[:-1], -1) for i in order)
 
     return layout
 
@@ -238,10 +259,50 @@ def a_head(name: str) -> Callable[[Mirror], tuple[Any, Any]]:
     return gate
 
 
+def own_causal(m: Mirror, shape: tuple[int, int]) -> Any:
+    """The module's buffer of who sees whom, its last rows."""
+    n, keys = shape
+    return np.asarray(m.bias)[..., keys - n : keys, :keys] != 0
+
+
+def bigcode(m: Mirror, w: Any) -> Any:
+    """GPTBigCode: one head of keys and values behind all of queries, or those of each head together."""
+    if m.is_cross_attention:
+        raise UnknownLayer(f"{m._about} is not known as cross attention")
+    if m.multi_query:
+        return grouped(lambda m: (m.embed_dim, m.kv_dim))(m, w)
+    return of_each_head()(m, w)
+
+
+def codegen(m: Mirror, w: Any) -> Any:
+    """CodeGen: in parts for machines, of each its queries, values and keys."""
+    if w is None:
+        return None, None, None
+    apart = w.reshape(*w.shape[:-1], m.mp_num, 3, -1)
+    return tuple(apart[..., i, :].reshape(*w.shape[:-1], -1) for i in (0, 2, 1))
+
+
+def beam_gate(m: Mirror) -> tuple[Any, Any]:
+    """Beam: each head's gate has a bias of its own."""
+    w, b = affine(m.gate_proj)
+    of_heads = m.gate_bias[np.repeat(np.arange(m.gate_bias.shape[0]), m.head_dim)]
+    return w, of_heads if b is None else b + of_heads
+
+
+def own_scale(name: str) -> Callable[[Mirror, Arguments], Any]:
+    """Scores are also multiplied by an argument, which is per query."""
+    return lambda m, a: m.scaling if getattr(a, name) is None else m.scaling * np.asarray(getattr(a, name))
+
+
+def given(name: str = "position_embeddings") -> Condition:
+    """Where an argument is given."""
+    return lambda m, a: getattr(a, name) is not None
+
+
 BERT = "query key value -"
 OUT = "q_proj k_proj v_proj out_proj"
-SIZE = {"size": "attention_head_size", "turn": None}
-DETR = {"turn": None, "added": "position_embeddings"}
+SIZE: dict[str, Any] = {"size": "attention_head_size", "turn": None}
+DETR: dict[str, Any] = {"turn": None, "added": "position_embeddings"}
 
 READINGS = {
     "63250adb2d 9f4eb9bb0a f37f16b520 b6594dfd91 49a30bd320 bb856258f9": Dense(),  # Llama, Mistral, Qwen2
@@ -314,4 +375,99 @@ READINGS = {
         layout=grouped(lambda m: (m.config.num_attention_heads * m.head_dim, m.num_key_value_heads * m.head_dim)),
     ),
     "55844d48fd": Dense(BERT, position_bias=lambda m, a: a.position_bias, **SIZE),  # LayoutLMv3
+    "c8a051bfe3": Dense(turn_if=lambda m, _: m.sliding_window is not None or m.force_rope),  # Cohere 2 MoE
+    "ce20bd8136 c188a7f5bf 8ef3e08b1e": Dense(turn_if=given()),  # Granite
+    "9b4a2b12df": Dense(OUT, turn=None, mask=None, packed="cu_seqlens", scale="scale"),
+    "cafe922eaf": Dense("Wq Wk Wv dense", x="q", memory="k", x_value="v", turn=None),  # CTRL
+    "880fd42563": Dense(memory="cross_attention_states", turn=None),  # Dia
+    "9a56ff59d4": Dense("q_lin k_lin v_lin out_lin", **SIZE),  # DistilBERT
+    "0d8b253b24": Dense(norms="q_norm k_norm", of_all_heads=True),  # ESM C
+    "afe7b8558e": Dense(norms="q_norm k_norm", gate="gate_proj"),  # ESMFold 2 atoms
+    "c925d145f3": Dense(mask="attention_bias", turn=None, gate="gate_proj"),  # ESMFold 2 diffusion
+    "573668fe86": Dense(
+        "qkv proj",
+        layout=grouped(lambda m: (m.q_dim, m.kv_dim)),
+        mask=None,
+        packed="cu_seqlens",
+        turn="apply_rotary_pos_emb_vision",
+    ),
+    "814ac11779": Dense(norms="q_norm k_norm", norm_value="v_norm"),  # EmbeddingGemma 2
+    "7ba78441cb": Dense(BERT, inline=True, scale=None, **SIZE),  # GIT
+    "bb3560e1c8 c3d7663abc": Dense(OUT, turn=None, scale="scale", is_causal="is_causal"),
+    "a41589cfde": Dense("qkv proj", layout=thirds, heads="num_heads", turn=None, mask=None, packed="cu_seqlens"),
+    "cb6e95dcb2": Dense("query_key_value dense", layout=of_each_head("head_size"), size="head_size"),  # GPT-NeoX
+    "d65f066238": Dense(
+        "query_key_value dense",
+        layout=of_each_head("head_size"),
+        size="head_size",
+        inline=True,
+        scale=lambda m, _: 1.0 / float(m.norm_factor),
+    ),
+    "c3a5200fac": Dense(),  # GPT-OSS: a sink
+    "5af3616c16": Dense(norms="q_norm k_norm", turn_if=lambda m, _: m.sliding_window is not None),  # Flint
+    "3088014d13": Dense(OUT),  # GPT-J
+    "83229d81e9": Dense("qkv_proj out_proj", layout=codegen),  # CodeGen
+    "071d7382f8": Dense(OUT, turn=None, inline=True, scale=1.0, visible=own_causal),  # GPT-Neo
+    "8cccb301dc": Dense(OUT, memory="encoder_hidden_states", turn=None, inline=True, scale="scale"),  # GroupViT
+    "daa0f96019": Dense(gate="gate_proj"),  # HRM
+    "e6f5217f60": Dense(
+        "q_proj k_proj v_proj projection_layer",
+        turn=None,
+        norms="q_norm k_norm",
+        scale="scale",
+        is_causal="is_causal",
+    ),  # Janus
+    "e74b13ccd0": Dense(norms="q_norm k_norm"),  # Chameleon
+    "acf1c423cd": Dense(OUT, memory="encoder_hidden_states", turn=None, norm_output="inner_attn_ln"),  # Kosmos-2
+    "8ce7bf5952": Dense(OUT, memory="encoder_hidden_states", turn=None),
+    "af478fa1f4": Dense(  # Laguna
+        norms="q_norm k_norm",
+        gate=lambda m: a_head("g_proj")(m) if m.gate_per_head else affine(m.g_proj),
+        gate_kind="softplus",
+    ),
+    "6aed5b1b6e": Dense(),  # LASR
+    "47952370ab": Dense(
+        OUT,
+        norms="q_norm k_norm",
+        mask=None,
+        refused="attention_mask",
+        packed="cu_seqlens",
+        turn="apply_rotary_pos_emb_vision",
+    ),
+    "da63ececc4": Dense(
+        memory="encoder_hidden_states", cross_mask="encoder_attention_mask", turn_if=given()
+    ),  # LightGlue
+    "458a09e6f3": Dense(OUT, memory="key_value_states", turn=None, inline=True),  # LED decoder
+    "397e4ede17": Dense(scale=lambda m, _: m.scaling * m.key_multiplier),  # Falcon-H1
+    "de4b1a5ae8": Dense(
+        norms="q_norm k_norm", turn_if=given(), gate=beam_gate, scale=own_scale("attention_scaling")
+    ),  # Beam
+    "b198611df7": Dense(OUT, turn=None, added="object_queries", refused="key_value_states", inline=True),  # DETR
+    "6c96dd434d": Dense(
+        "Wqkv out_proj",
+        layout=grouped(lambda m: (m.hidden_size, m.num_key_value_heads * m.head_dim)),
+        clip="clip_qkv",
+    ),  # DBRX
+    "ec1a0e70c6": Dense("c_attn c_proj", layout=bigcode, turn=None),
+    "77c6a501aa": Dense(norms="q_norm k_norm", gate="query"),  # Qwen3-Next
+    "e30b313791": Dense(
+        x="query",
+        memory="key",
+        x_value="value",
+        turn=None,
+        mask=None,
+        refused="attention_similarity",
+        is_causal="is_causal",
+    ),  # SAM 2
+    "7fff3fbce9": Dense(
+        OUT,
+        heads="num_attention_heads",
+        x="query",
+        memory="key",
+        x_value="value",
+        turn=None,
+        mask=None,
+        refused="attention_similarity",
+        is_causal="is_causal",
+    ),  # SAM
 }

@@ -36,8 +36,17 @@ def repeated(x: Any, groups: int) -> Any:
     return x if groups == 1 else x[..., np.repeat(np.arange(x.shape[-3]), groups), :, :]
 
 
+def clipped(x: Any, limit: float) -> Any:
+    """Numbers beyond the limit become it, on either side; no gradient flows through these."""
+    value = getattr(x, "value", x)
+    return chain.where(np.abs(value) <= limit, x, np.clip(value, -limit, limit))
+
+
 def normed(x: Any, gain: Any = None, b: Any = None, *, kind: str | None = "rms", epsilon: float = 1e-6) -> Any:
     """Of each row, over its features: "rms" (rms-norm.3), or "layer" with the mean removed (layer-norm.4)."""
+    if gain is not None and gain.ndim > 1:  # a gain for each head
+        y = normed(x, kind=kind, epsilon=epsilon) * gain[..., None, :]
+        return y if b is None else y + b[..., None, :]
     if kind == "rms":
         return chain.apply(rms_norm, x, gain, epsilon=epsilon)
     return chain.apply(layer_norm, x, gain, b, epsilon=epsilon)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from attention_np.atlas.recipes._registry import recipe
-from attention_np.atlas.recipes._steps import activated, attention, in_heads, joined, linear, normed, repeated, turned
+from attention_np.atlas.recipes._steps import (
+    activated,
+    attention,
+    clipped,
+    in_heads,
+    joined,
+    linear,
+    normed,
+    repeated,
+    turned,
+)
 
 
 @recipe(x=(2, 5, 6), w_query=(6, 12), w_key=(6, 12), w_value=(6, 12), w_output=(12, 6), b_query=(12,), b_output=(6,))
@@ -77,6 +87,7 @@ def grouped_query(
     of_all_heads: bool = False,
     norm_last: bool = False,
     norm_value: bool = False,
+    clip: float | None = None,
     norm_output: str | None = None,
     output_epsilon: float = 1e-6,
     gate: str = "sigmoid",
@@ -92,7 +103,10 @@ def grouped_query(
     memory = x if memory is None else memory
     x_value = memory if x_value is None else x_value
     query, key = linear(x, w_query, b_query), linear(memory, w_key, b_key)
-    value = in_heads(linear(x_value, w_value, b_value), d_value or d)  # (b, h / groups, m, d)
+    value = linear(x_value, w_value, b_value)
+    if clip is not None:
+        query, key, value = clipped(query, clip), clipped(key, clip), clipped(value, clip)
+    value = in_heads(value, d_value or d)  # (b, h / groups, m, d)
     if of_all_heads:
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (b, n, h * d) (rms-norm.3)
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
