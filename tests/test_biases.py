@@ -256,7 +256,7 @@ def test_lengths_of_zero_give_gradients_of_zero(kind: str) -> None:
 
 @each("kind", ["ALiBi of all heads", "T5 of all heads", "Shaw", "forgetting"])
 def test_blockwise_makes_no_array_of_all_pairs(kind: str) -> None:
-    n = 3000
+    n = 1500
     x = {name: normal(i, n, D_K).astype(np.float32) for i, name in enumerate(("query", "key", "value"))}
     bias = of_each_kind(n, n)[kind]
     window, few = rules.sliding_window(left=64), {"softcap": 20.0, "sink": 0.0, "block_size": 128, "workers": 1}

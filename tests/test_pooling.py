@@ -28,8 +28,8 @@ def starts(n: int, width: int, stride: int | None = None) -> range:
 
 
 @each("of", WINDOWS.values())
-@each("n", [1, 4, 9])
-@each("names", [("x",), ("x", "gate"), ("x", "gate", "b")])
+@each("n", [1, 9], long=[4])
+@each("names", [("x",), ("x", "gate", "b")], long=[("x", "gate")])
 def test_gradients_are_numerical_ones_for_windows_of_any_kind(names: Any, n: int, of: dict[str, int]) -> None:
     given = {name: x for name, x in inputs(n, of["width"], 2).items() if name in names}
     report = gradcheck.check_op(pooling, given, method="complex-step", **of)
