@@ -7,7 +7,7 @@ backward; and the floor is how far the kernel's answers jump about on lines of p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,7 +42,7 @@ from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.moves import AT_ONCE
 from attention_np.gradcheck.slopes.numerical import as_method
 from attention_np.gradcheck.verdict.judging import UNDECIDED, WRONG, Verdict, judge, size_of
-from attention_np.gradcheck.words import explain
+from attention_np.gradcheck.words import explain as cause_of
 from attention_np.gradcheck.words.reading import Ask
 
 Array = npt.NDArray[Any]
@@ -63,6 +63,7 @@ def check_low_precision(
     method: str = "auto",
     rng: int | np.random.Generator = 0,
     executor: Executor | None = None,
+    explain: Callable[[Report], str | None] | None = None,
 ) -> Report:
     """Check a kernel in half precision, or in TF32, against a function in double precision that is to be the same.
 
@@ -82,6 +83,10 @@ def check_low_precision(
         What the kernel computes in, if it is less than the dtype of its inputs; by default that.
     method, rng, executor
         As for :func:`check`.
+    explain : callable, optional
+        ``explain(report)`` is called where something is wrong, before a cause is looked for here; what it returns is
+        said of every array that is wrong, and None if it knows nothing. For kernels of attention it may ask
+        :func:`attention_np.conventions.identify`, of which this module knows nothing.
 
     Returns
     -------
@@ -104,6 +109,8 @@ def check_low_precision(
     """
     reference, pull_back = reference if isinstance(reference, tuple) and len(reference) == 2 else (reference, None)
     check_functions(forward=forward, backward=backward, reference=reference)
+    if explain is not None:
+        check_functions(explain=explain)
     check_mapping(inputs)
     executor = as_executor(executor)
     nest, generator = Nest.of_arguments(inputs), as_generator(rng)
@@ -166,9 +173,13 @@ def check_low_precision(
             if name in known:
                 verdicts[name] = Verdict(known[name], 0.0)
                 verdicts[name].floor[:], verdicts[name].entries[:] = details.floor.ravel(), details.verdict.ravel()
+        report = Report(tuple(reports[name] for name in expected))
+        said = explain(report) if explain is not None and any(x.wrong for x in report) else None
+        if said is not None:
+            return Report(tuple(replace(x, diagnosis=said) if x.wrong else x for x in report))
         for name in (name for name in verdicts if reports[name].wrong):
             mistake = mistake_of(verdicts[name], known, verdicts)
-            cause = explain(replace(mistake, ask=asks[name], exact=True)) or "no simple cause"
+            cause = cause_of(replace(mistake, ask=asks[name], exact=True)) or "no simple cause"
             reports[name] = replace(reports[name], diagnosis=cause)
     return Report(tuple(reports[name] for name in expected))
 
@@ -221,13 +232,14 @@ def _judged(
     if ask is not None:  # as where a kink of the reference is within the step
         of_reference = of_reference + ask.found.errors.reshape(expected.shape)
     floor = noise + np.fmax(kernel.unit * largest, kernel.smallest) / 2 + of_reference
-    bound: Any = 0.0
+    bound: Any = _of_positions(expected)
     tiny = 0.0 if ask is None else float(ask.found.subject.last_bits.max(initial=0) / size_of(ask.found.subject.x))
     if ask is not None and (np.abs(claimed - expected) > UNDECIDABLE * floor).any():
         lost = ask.found.problem.once(
             (ask.found.name, "lost"), lambda: _lost(kernel, ask, ask.found.subject.x, ask.found.rng("lost"))
         )
-        bound = kernel.unit * np.abs(expected).max(initial=0) + 1.5 * lost + tiny  # (gradcheck.84)
+        smallest = kernel.unit * np.abs(expected).max(initial=0) + 1.5 * lost + tiny  # (gradcheck.84)
+        bound = np.fmax(bound, smallest)
     verdict = judge(claimed, expected, floor, bound, UNDECIDABLE * kernel.unit)
     verdict[~np.isfinite(expected)] = UNDECIDED
     diagnosis = None
@@ -240,6 +252,16 @@ def _judged(
     ):
         diagnosis = "it could not be checked: rounding may be all that there is of it"
     return Details(claimed, expected, floor, verdict), diagnosis
+
+
+def _of_positions(expected: Array) -> Array:
+    """How far an entry may be off by what a kernel makes of positions in single precision, as angles are.
+
+    A position times a frequency is off by the last bit of that product, which grows with the position: so up to as many
+    last bits as an axis has rows. No input moves it, so noise does not show it.
+    """
+    rows = max(expected.shape[:-1], default=0)
+    return np.asarray(rows * SINGLE * np.abs(expected).max(axis=-1, keepdims=True, initial=0)) if rows else np.zeros(())
 
 
 def _lost(kernel: _Kernel, ask: Ask, x: Array, rng: np.random.Generator) -> Array:

@@ -7,6 +7,8 @@ import pytest
 from helpers import each, some_of
 
 from attention_np.gradcheck import check_low_precision
+from attention_np.known_answers.bounds import bounds
+from attention_np.known_answers.formats import FORMATS
 
 from .programs import back_through_softmax, normal, softmax
 
@@ -364,7 +366,8 @@ def test_an_argument_that_cannot_be_used_is_refused_in_one_sentence(arguments, e
 
 def turned(x, dtype, sign=1):
     """Positions are turned by angles, which the kernel computes itself, as its inputs are moved."""
-    angles = np.arange(len(x), dtype=dtype)[:, None] * dtype(10000) ** (-np.arange(0, 8, 2, dtype=dtype) / dtype(8))
+    d = x.shape[-1]
+    angles = np.arange(len(x), dtype=dtype)[:, None] * dtype(10000) ** (-np.arange(0, d, 2, dtype=dtype) / dtype(d))
     (a, b), c, s = (x[:, ::2], x[:, 1::2]), np.cos(angles), sign * np.sin(angles)
     return np.stack([a * c - b * s, a * s + b * c], axis=-1).reshape(x.shape)
 
@@ -384,6 +387,52 @@ def test_rotary_positions_whose_angles_are_computed_in_float32_hold(pair, right)
         report = check_low_precision(lambda x: turned(x, np.float32), backward, x, truth, rng=seed)
         assert report["output"].ok, str(report)
         assert report["x"].ok == right, str(report)
+
+
+@each("shape", [(20, 64), (50, 64), (300, 16)])
+def test_angles_of_float32_have_a_floor_that_follows_from_the_positions_and_known_answers_agree(shape):
+    """Both doors pass what rounds its angles, and refuse a frequency that is a thousandth off."""
+    x = drawn(np.float32, 0, x=shape)
+    reference = (lambda x: turned(x, np.float64), lambda d, _: (turned(d, np.float64, -1),))
+    for off, right in ((1, True), (1.001, False)):
+        report = check_low_precision(
+            lambda x, off=off: turned_by(x, off, 1), lambda d, _, off=off: turned_by(d, off, -1), x, reference
+        )
+        inputs = {"x": np.asarray(x["x"]), "d_output": np.ones(shape, np.float32)}
+        error = bounds("rotary", FORMATS["float32"], inputs, {"interleaved": True})["output"]
+        known = (np.abs(turned_by(inputs["x"], off, 1) - turned(inputs["x"], np.float64)) <= error).all()
+        assert report.ok == right == known, str(report)
+
+
+def turned_by(x, off, sign):
+    """As :func:`turned` in float32, with all frequencies times a number."""
+    d, one = x.shape[-1], np.float32
+    angles = np.arange(len(x), dtype=one)[:, None] * one(10000) ** (-np.arange(0, d, 2, dtype=one) / one(d)) * one(off)
+    (a, b), c, s = (x[:, ::2], x[:, 1::2]), np.cos(angles), one(sign) * np.sin(angles)
+    return np.stack([a * c - b * s, a * s + b * c], axis=-1).reshape(x.shape)
+
+
+def test_what_a_caller_explains_is_said_of_all_that_is_wrong_and_nothing_is_asked_of_a_right_kernel():
+    asked = []
+
+    def explain(report):
+        asked.append([x.name for x in report if x.wrong])
+        return "it is another convention" if len(asked) == 1 else None
+
+    x = drawn(np.float32, 0, x=(3, 4))
+
+    def check(backward):
+        return check_low_precision(np.tanh, backward, x, reference=np.tanh, explain=explain)
+
+    assert check(lambda d, x: d * (1 - np.tanh(x) ** 2)).ok
+    assert not asked
+    wrong = check(lambda d, x: 2 * d * (1 - np.tanh(x) ** 2))
+    assert wrong["x"].diagnosis == "it is another convention"
+    assert wrong["output"].diagnosis is None
+    assert "2 times" in check(lambda d, x: 2 * d * (1 - np.tanh(x) ** 2))["x"].diagnosis
+    assert asked == [["x"], ["x"]]
+    with pytest.raises(TypeError, match="explain must be a function"):
+        check_low_precision(np.tanh, np.tanh, x, reference=np.tanh, explain="attention")
 
 
 def log_of_sum(x):
