@@ -22,6 +22,7 @@ import numpy.typing as npt
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_floating
 from attention_np._lib.arrays import Array
+from attention_np._lib.dual import with_slope
 from attention_np._lib.erf import normal
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
@@ -136,7 +137,13 @@ double_backward = passes.second_derivative(apply, backward)
 def sigmoid(x: Any) -> tuple[Any, Any]:
     """From zero to one; the slope is what is reached, times what is missing."""
     reached, missing = sigmoids(x)
-    return reached, reached * missing  # (activation.9, activation.10)
+    return reached, slope_of_sigmoid(x, reached, missing)  # (activation.9)
+
+
+@with_slope(lambda x, slope, *_: -slope * np.tanh(x / 2))  # missing - reached, of which no digits are left near zero
+def slope_of_sigmoid(_: Any, reached: Any, missing: Any) -> Any:
+    """What is reached, times what is missing."""
+    return reached * missing  # (activation.10)
 
 
 def tanh(x: Any) -> tuple[Any, Any]:

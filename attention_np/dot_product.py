@@ -33,7 +33,7 @@ from attention_np._lib.arguments import (
 )
 from attention_np._lib.arrays import Array, added, is_finite, is_row_scale, precision, sum_to, transposed
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
-from attention_np._lib.dual import dual, velocity_of
+from attention_np._lib.dual import dual, velocity_of, with_slope
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import all_finite, clipped_scores, scores_and_tops
@@ -252,15 +252,15 @@ def weights_of_scores(
 ) -> tuple[Any, Array, Array | None, Array | None, Array | None]:
     """The cache with the weights, the scores, what the softcap is of, who attends, and what the scores are less."""
     scaled, factor = with_scale(query, scale)
-    products, uncapped, tops = narrowed(scaled @ transposed(key) * factor), None, None  # (..., n, m) (dot-product.1)
+    products = narrowed(scaled @ transposed(key) * factor)  # (..., n, m) (dot-product.1)
+    uncapped = tops = None
     if softcap is not None:
         uncapped = products if is_finite(products) else clipped_scores(products, scaled, key, factor, None)
-        products = capped(uncapped, softcap)  # (dot-product.63)
+        products = capped(uncapped, softcap)  # (..., n, m) (dot-product.63)
     term = bias
-    if bias is not None and not isinstance(bias, np.ndarray):
-        term = biases.term(bias, operands(products, scaled * factor, key, scale))  # (..., n, m)
-        if term is not None:
-            mask = visible_pairs(products.shape, mask, term, is_causal=False)
+    if reads_operands(bias):
+        term = biases.term(bias, operands(products, query, key, scale))  # (..., n, m)
+        mask = visible_pairs(products.shape, mask, term, is_causal=False)
     scores = products if term is None else products + term  # (..., n, m) (dot-product.28)
     if not is_finite(scores):
         of_products = products, scaled, key, factor, term
@@ -297,24 +297,21 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_weights = drop(d_dropped, cache.dropout)  # (..., n, m) (dot-product.36)
 
     # forward was weights = softmax(scores), or by what else they are
-    d_scores, d_sinks = scores_gradient(d_weights, cache)  # (..., n, m), (..., n)
-    d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.73)
+    d_scores, d_sink = scores_gradient(d_weights, cache)  # (..., n, m), (...)
 
-    # forward was scores = capped(scale * query @ key^T) + bias
-    d_products = d_scores
+    # forward was scores = capped(products) + bias
+    of_bias = bias_gradients(cache.bias, d_scores, cache.query, cache.key, cache.scale)  # (dot-product.20)
+    d_products = d_scores  # (..., n, m)
     if cache.uncapped is not None:
         d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, cache.softcap))  # (dot-product.65)
-    scaled, factor = with_scale(cache.query, cache.scale)
-    of_bias = OfBlock(d_scores)  # (..., n, m) (dot-product.20)
-    if cache.bias is not None:
-        read = operands(d_scores, scaled * factor, cache.key, cache.scale)
-        of_bias = biases.gradients(cache.bias, d_scores, read)
-    d_query, d_key, d_scale = from_products(d_products, of_bias, cache.query, cache.key, cache.scale)
+
+    # forward was products = query @ key^T * scale
+    d_query, d_key, d_scale = products_gradients(d_products, of_bias, cache.query, cache.key, cache.scale)
     gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=of_bias.array, sink=d_sink, scale=d_scale)
     return gradients, (d_scores, d_products)
 
 
-def from_products(
+def products_gradients(
     d_products: Array, of_bias: OfBlock, query: Array, key: Array, scale: Any
 ) -> tuple[Array, Array, Array | None]:
     """The gradients of queries, keys and a scale that is an array; for second derivatives of dual numbers."""
@@ -322,7 +319,7 @@ def from_products(
     scaled, factor = with_scale(query, scale)
     d_scaled = backward_product(d_products, key, factor)  # (..., n, d_k) (dot-product.22)
     d_key = backward_product(transposed(d_products), scaled, factor)  # (..., m, d_k) (dot-product.26)
-    if of_bias.query is not None:
+    if of_bias.query is not None:  # which the bias has read
         d_scaled = d_scaled + of_bias.query * factor
     if of_bias.key is not None:
         d_key = d_key + of_bias.key
@@ -341,12 +338,14 @@ def through_scale(d_scaled: Array, query: Array, scale: Any) -> tuple[Array, Arr
 
 
 def scores_gradient(d_weights: Array, cache: Cache) -> tuple[Array, Array | None]:
-    """The gradients of the scores, (..., n, m), and of the sink in each row, (..., n)."""
+    """The gradients of the scores, (..., n, m), and of the sink, (...)."""
     if cache.weights_by is not None:
         return weightings.scores_gradient(d_weights, cache.softmax), None
-    # a sink is one more column, without a value (dot-product.17, dot-product.72)
-    d_columns = softmax.times_jacobian(rows.with_column(d_weights, 0, cache.sink), cache.softmax)
-    return rows.without_column(d_columns, cache.sink)
+    if cache.sink is None:
+        return softmax.times_jacobian(d_weights, cache.softmax), None  # (..., n, m) (dot-product.17)
+    # a sink is one more column, without a value
+    d_columns = softmax.times_jacobian(rows.with_column(d_weights, 0, cache.sink), cache.softmax)  # (dot-product.72)
+    return d_columns[..., :-1], d_columns[..., -1].sum(axis=-1)  # (..., n, m), (...) (dot-product.73)
 
 
 @passes.jvp
@@ -388,15 +387,11 @@ def scores_tangent(
         d_scores = d_products = d_products * factor  # (..., n, m) (dot-product.40, dot-product.106)
         if cache.uncapped is not None:
             d_scores = backward_times(d_products, slope_of_capped(cache.uncapped, cache.softcap))  # (dot-product.68)
-    if cache.bias is None or isinstance(cache.bias, np.ndarray):
-        return added(d_scores, d_bias), d_products
-    of_scaled, scale = scaled * factor, cache.scale
-    of_scaled = of_scaled if d_scaled is None else dual(of_scaled, d_scaled * factor)
-    key = cache.key if d_key is None else dual(cache.key, d_key)
-    scale = scale if d_scale is None else dual(scale, d_scale)
-    return added(
-        d_scores, biases.tangent(cache.bias, d_bias, operands(cache.scores, of_scaled, key, scale))
-    ), d_products
+    if reads_operands(cache.bias):
+        of_inputs = (cache.query, d_query), (cache.key, d_key), (cache.scale, d_scale)
+        query, key, scale = (x if d is None else dual(x, d) for x, d in of_inputs)
+        d_bias = biases.tangent(cache.bias, d_bias, operands(cache.scores, query, key, scale))
+    return added(d_scores, d_bias), d_products
 
 
 def output_tangent(cache: Cache, d_weights: Array, d_value: Array) -> Array:
@@ -414,6 +409,13 @@ def capped(products: Array, softcap: Any) -> Array:
     return scores
 
 
+def bend_of_capped(products: Array, slope: Array, softcap: Any) -> Array:
+    """How fast :func:`slope_of_capped` moves with `products`: with all its digits near zero, where it is zero."""
+    bend: Array = -2 * slope * np.tanh(products / softcap) / softcap
+    return bend
+
+
+@with_slope(bend_of_capped)
 def slope_of_capped(products: Array, softcap: Any) -> Array:
     """How fast :func:`capped` moves with `products`: by exponentials that vanish, since tanh itself comes to rest."""
     twice = 2 * products / softcap
@@ -422,10 +424,22 @@ def slope_of_capped(products: Array, softcap: Any) -> Array:
     return slope
 
 
-def operands(scores: Array, scaled: Array, key: Array, scale: Any) -> Operands:
+def reads_operands(bias: Any) -> bool:
+    """Whether this is a bias object, or a list of biases, which may read queries and keys: not an array or None."""
+    return bias is not None and not isinstance(bias, np.ndarray)
+
+
+def operands(scores: Array, query: Array, key: Array, scale: Any) -> Operands:
     """What biases of all scores, as one block, may read."""
-    n, m = scores.shape[-2:]
-    return Operands(slice(0, n), slice(0, m), scaled, key, scale)
+    (n, m), (scaled, factor) = scores.shape[-2:], with_scale(query, scale)
+    return Operands(slice(0, n), slice(0, m), scaled * factor, key, scale)
+
+
+def bias_gradients(bias: Any, d_scores: Array, query: Array, key: Array, scale: Any) -> OfBlock:
+    """The gradient of a bias from that of the scores, which it is added to; and of what it reads beside."""
+    if not reads_operands(bias):
+        return OfBlock(d_scores)  # (..., n, m)
+    return biases.gradients(bias, d_scores, operands(d_scores, query, key, scale))
 
 
 @passes.double_backward
@@ -444,7 +458,7 @@ def slope_tangent(
     """The gradient of products below a softcap from that of the scores, and its tangent."""
     products, products_tangent = of_products
     slope = slope_of_capped(products, softcap)  # (..., n, m)
-    bend = -2 * slope * np.tanh(products / softcap) / softcap  # (..., n, m)
+    bend = bend_of_capped(products, slope, softcap)  # (..., n, m)
     d_products, by_scores = backward_times(d_scores, slope), backward_times(d_scores_tangent, slope)
     return d_products, by_scores + backward_times(d_scores, bend * products_tangent)  # (dot-product.107)
 
@@ -499,12 +513,9 @@ def backward_tangent(
     query, key, scale = dual(cache.query, tangents.query), dual(cache.key, tangents.key), cache.scale
     if is_row_scale(scale):
         scale = dual(scale, tangents.scale)
-    of_bias = OfBlock(dual(d_scores, d_scores_tangent))
-    if cache.bias is not None and not isinstance(cache.bias, np.ndarray):
-        scaled, factor = with_scale(query, scale)
-        bias = biases.with_tangent(cache.bias, tangents.bias)
-        of_bias = biases.gradients(bias, of_bias.array, operands(d_scores, scaled * factor, key, scale))
-    of_products = from_products(dual(d_products, d_products_tangent), of_bias, query, key, scale)
+    bias = biases.with_tangent(cache.bias, tangents.bias) if reads_operands(cache.bias) else None
+    of_bias = bias_gradients(bias, dual(d_scores, d_scores_tangent), query, key, scale)
+    of_products = products_gradients(dual(d_products, d_products_tangent), of_bias, query, key, scale)
     d_query, d_key, d_scale = map(velocity_of, of_products)
     d_bias: Any = of_bias.array
     d_bias = list(map(velocity_of, d_bias)) if isinstance(d_bias, list) else velocity_of(d_bias)

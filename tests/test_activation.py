@@ -160,3 +160,17 @@ def test_a_large_array_is_what_its_rows_are(kind: str, dtype: type) -> None:
     for found, rows in zip(whole, zip(*map(activation.KINDS[kind], x), strict=True), strict=True):
         assert (found.shape, found.dtype) == (x.shape, dtype)
         np.testing.assert_allclose(found, rows, rtol=4 * float(np.finfo(dtype).eps))
+
+
+@each("kind", ["sigmoid", "tanh"])
+@each("dtype", [np.float32, np.float64])
+def test_the_second_derivative_has_its_digits_near_zero_where_it_is_zero(kind: str, dtype: Any) -> None:
+    x = np.array([0.0, 1e-20, -3e-6, 2e-3, -0.1, 1.5, -6.0], dtype)
+    one = np.ones_like(x)
+    _, cache = activation.forward(x, kind=kind)
+    found = activation.double_backward(activation.Gradients(one), one, cache)[1].x
+    wide = x.astype(np.longdouble)
+    # tanh'' = -2 tanh / cosh^2, and the sigmoid is (1 + tanh(x / 2)) / 2
+    half = wide if kind == "tanh" else wide / 2
+    expected = -2 * np.tanh(half) / np.cosh(half) ** 2 / (1 if kind == "tanh" else 8)
+    np.testing.assert_allclose(found, expected, rtol=10 * np.finfo(dtype).eps, atol=0)

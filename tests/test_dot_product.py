@@ -5,6 +5,7 @@ import pytest
 from helpers import SHAPES, SOME_HIDDEN, Array, Shape, assert_close, assert_same_bits, attentions, each, normal
 
 from attention_np import biases, blockwise, dot_product, gradcheck
+from attention_np._lib.dual import dual, velocity_of
 
 
 def arrays() -> dict[str, Array]:
@@ -372,3 +373,12 @@ def test_a_scaled_query_that_leaves_the_range_on_its_way_is_found(
 def test_a_scale_that_cannot_be_used_is_refused(scale: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=f"^{sentence}"):
         dot_product.forward(**with_scales() | {"scale": scale})
+
+
+@each("dtype", [np.float32, np.float64])
+def test_the_slope_of_a_softcap_moves_with_all_its_digits_near_zero(dtype: Any) -> None:
+    x, softcap = np.array([0.0, 1e-20, -3e-6, 2e-3, -0.1, 15.0], dtype), dtype(2.5)
+    found = dot_product.slope_of_capped(dual(x, np.ones_like(x)), softcap)
+    wide = x.astype(np.longdouble) / softcap
+    expected = -2 * np.tanh(wide) / np.cosh(wide) ** 2 / np.longdouble(softcap)
+    np.testing.assert_allclose(velocity_of(found), expected, rtol=10 * np.finfo(dtype).eps, atol=0)

@@ -35,7 +35,7 @@ from attention_np._lib.second_look import clipped_scores
 from attention_np._lib.wide import is_wide, narrowed, widened
 from attention_np._softmax.rows import with_column, without_column
 from attention_np.biases import Bias, OfBlock, Operands
-from attention_np.dot_product import capped, from_products, scores_tangent, slope_of_capped, with_scale
+from attention_np.dot_product import capped, products_gradients, scores_tangent, slope_of_capped, with_scale
 from attention_np.rules import cut
 
 PAIRS_AT_ONCE = 2**18
@@ -226,7 +226,7 @@ def _add_gradients(
     operands = tile.operands(rows, columns)
     of_bias = add_bias_gradient(tile.bias, into.bias, d_scores, operands)
     query, scale = tile.take(tile.query, rows), tile.scale_of(rows)
-    d_query, d_key, d_scale = from_products(d_products, of_bias, query, operands.key, scale)
+    d_query, d_key, d_scale = products_gradients(d_products, of_bias, query, operands.key, scale)
     into.query[rows] += d_query
     into.key[columns] += d_key
     if into.scale is not None:
@@ -297,9 +297,9 @@ def _differentiate_whole_rows(tile: Tile, cotangent: Cotangent) -> TileGradients
         flows = pairs_that_flow(cache.mask, d_output)
         d_value += product(transposed(drop(cache.weights, cache.dropout)), d_output, transposed(flows))
         d_weights = drop(pair_products(d_output, cache.value, flows), cache.dropout)
-        d_scores, d_sinks = dot_product.scores_gradient(d_weights, cache)
-        if d_sink is not None and d_sinks is not None:
-            d_sink = d_sink + d_sinks.sum(axis=0)  # (blockwise.63)
+        d_scores, d_sink_of_rows = dot_product.scores_gradient(d_weights, cache)
+        if d_sink is not None and d_sink_of_rows is not None:
+            d_sink = d_sink + d_sink_of_rows  # (blockwise.63)
         if d_logsumexp is not None:
             of_softmax, moves = cache.softmax, d_logsumexp != 0
             moves = moves & (of_softmax.scores[:, : tile.m].real != -np.inf) & (of_softmax.logsumexp.real != np.inf)

@@ -214,6 +214,26 @@ def _kind_of(args: Sequence[Any]) -> Any:
     return next(type(x) for x in flat if isinstance(x, Dual))
 
 
+def with_slope(slope: Rule) -> Callable[[Function], Function]:
+    """`function` of dual numbers, too, whose derivative by its first argument x is ``slope(x, y, ...)`` where it is y.
+
+    The others are taken as they are. It is for derivatives in which, by the rules of arithmetic, large terms cancel.
+    """
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def of_either(x: Any, *others: Any) -> Any:
+            if not isinstance(x, Dual):
+                return function(x, *others)
+            others = tuple(map(value_of, others))
+            y = function(x.value, *others)
+            return type(x)(y, times(x.velocity, slope(x.value, y, *others)))
+
+        return cast(Function, of_either)
+
+    return decorate
+
+
 def chain(function: Rule, slope: Callable[[Any, Any], Any]) -> Rule:
     """The rule of a function of each entry x, whose ``slope(x, y)`` is known where its value is y."""
 
