@@ -15,9 +15,13 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
-from scipy.optimize import minimize
+
+try:
+    import matplotlib.pyplot as plt
+    from scipy.optimize import minimize
+except ModuleNotFoundError as error:
+    sys.exit(f"{error.name} is not installed, and this example needs it: pip install scipy 'attention-np[plot]'")
 
 from attention_np import additive, gradcheck, masks, plot, softmax
 

@@ -17,8 +17,12 @@ it writes. Here all three learn the task, by the gradients of `derivations/linea
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
+
+try:
+    import matplotlib.pyplot as plt
+except ModuleNotFoundError as error:
+    sys.exit(f"{error.name} is not installed, and this example draws: pip install 'attention-np[plot]'")
 
 from attention_np import linear_attention, rms_norm
 

@@ -11,8 +11,12 @@ gradient says how the weights would move. The picture needs Matplotlib: `pip ins
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
+
+try:
+    import matplotlib.pyplot as plt
+except ModuleNotFoundError as error:
+    sys.exit(f"{error.name} is not installed, and this example draws: pip install 'attention-np[plot]'")
 
 import attention_np as anp
 from attention_np import cases, plot
@@ -88,6 +92,26 @@ for word, weight, slope in zip(words, weights[it], d_scores, strict=True):
 print(f"  sum             {weights[it].sum():.3f}            {abs(d_scores.sum()):.3f}")
 assert d_scores[cat] > 0 > np.delete(d_scores, cat).max()
 assert np.allclose(d_scores, weights[it] * (d_output[it] - mean))
+
+# %% [markdown]
+"""
+Does a large weight mean that a word matters? Let values say what a word is (a noun, alive, an article), leave one word
+out at a time, and see how what *the* has found changes. It looks at both nouns alike. Without the cat it still finds a
+noun, since the mat says the same; but it finds nothing that lives any more. One weight, and two answers: a weight says
+where the mean is taken, and not what depends on it.
+"""
+
+# %%
+output, cache = anp.dot_product.forward(query[first], key, key, scale=1.0)
+print(f'"the" finds: noun {output[0]:.3f}, alive {output[1]:.3f}. And with one word left out:')
+changes = {}
+for place in (cat, mat, words.index("tired")):
+    others = np.arange(len(words)) != place
+    without, _ = anp.dot_product.forward(query[first], key, key, scale=1.0, mask=others)
+    changes[words[place]] = without - output
+    row = f"noun {changes[words[place]][0]:+.3f}   alive {changes[words[place]][1]:+.3f}"
+    print(f"  {words[place]:8} weight {cache.weights[..., place].item():.3f}   {row}")
+assert abs(changes["cat"][0]) < 0.07 < 0.45 < abs(changes["cat"][1])
 
 # %% [markdown]
 """

@@ -19,9 +19,13 @@ import itertools
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
-from scipy.optimize import minimize
+
+try:
+    import matplotlib.pyplot as plt
+    from scipy.optimize import minimize
+except ModuleNotFoundError as error:
+    sys.exit(f"{error.name} is not installed, and this example needs it: pip install scipy 'attention-np[plot]'")
 
 from attention_np import multi_head, plot
 

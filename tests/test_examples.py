@@ -87,6 +87,25 @@ def test_a_higher_score_of_a_word_raises_its_weight_and_lowers_that_of_all_other
     assert abs(sum(float(weight) for _, weight, _ in rows) - 1) < 0.01
 
 
+def test_leaving_out_a_word_of_large_weight_may_change_little(printed: Run) -> None:
+    rows = re.findall(r"^  (\w+) +weight (\S+) +noun (\S+) +alive (\S+)$", printed("sentences"), flags=re.MULTILINE)
+    (weight, noun, alive), *_ = [tuple(map(float, numbers)) for word, *numbers in rows if word == "cat"]
+    assert abs(noun) < 0.1 < 0.4 < min(weight, abs(alive))
+
+
+def test_sorting_and_packing_save_padding(printed: Run) -> None:
+    shares = [float(x) for x in re.findall(r": +([\d.]+)%", printed("padding"))]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 75
+    assert shares[-1] < 2
+
+
+def test_a_causal_model_fills_a_blank_no_better_than_its_bound(printed: Run) -> None:
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", printed("blank"))]
+    causal, both_sides, bound = losses
+    assert both_sides < 0.02 < bound <= causal < bound + 0.01
+
+
 def test_the_alignment_that_is_learned_translates_dates_never_seen(printed: Run) -> None:
     text = printed("dates")
     right = re.search(r"^(\S+)% of 500 days that it never saw are right$", text, flags=re.MULTILINE)
