@@ -281,8 +281,12 @@ class _OfEach(Weighting):
 
     is_of_each = True
 
+    def of_each(self, scores: Array) -> tuple[Array, Array]:
+        """The weights of scores that all take part, and their slopes, (..., m) each."""
+        return KINDS[self.name](scores)  # (weightings.28, weightings.29)
+
     def weigh(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
-        weights, slopes = KINDS[self.name](scores)  # (..., m) (weightings.28, weightings.29)
+        weights, slopes = self.of_each(scores)
         return np.where(visible, weights, 0), Slopes(slopes, shares=None)
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import blockwise
+from attention_np import blockwise, weightings
 from benchmarks._timing import cores
 from benchmarks.checkers import installed
 
@@ -84,15 +84,24 @@ def differences(found: Sequence[Contender]) -> dict[str, float]:
     return result
 
 
-def ours(inputs: Inputs, op: ModuleType = blockwise) -> Contender:
+def ours(inputs: Inputs, op: ModuleType = blockwise, name: str = "ours", **options: Any) -> Contender:
     """An op of this package, with the workers that it takes by itself."""
     query, key, value, d_output, is_causal = inputs
 
+    def attend() -> tuple[Array, Any]:
+        found: tuple[Array, Any] = op.forward(query, key, value, is_causal=is_causal, **options)
+        return found
+
     def both() -> tuple[Array, ...]:
-        output, cache = op.forward(query, key, value, is_causal=is_causal)
+        output, cache = attend()
         return output, *op.backward(d_output, cache)[:3]
 
-    return Contender("ours", lambda: op.forward(query, key, value, is_causal=is_causal)[0], both, query.dtype)
+    return Contender(name, lambda: attend()[0], both, query.dtype)
+
+
+def ours_weighed(inputs: Inputs) -> list[Contender]:
+    """Blockwise attention with weights that are not by softmax."""
+    return [ours(inputs, name=by.name, weights_by=by) for by in (weightings.sigmoid(), weightings.silu())]
 
 
 def ours_again(inputs: Inputs) -> dict[str, Callable[[], Any]]:

@@ -6,8 +6,9 @@ From the root of the repository:
 
 All are timed in one process, in turn, with a thread for each core that the process may use (``taskset -c 0,1`` leaves
 it two), after their results have been compared. A ratio is taken within each round, and the median of the rounds is
-given. The floor is the faster of two ways to take the matrix products alone. Peers that are not installed are left out;
-JAX's softmax is in float32 throughout.
+given. The floor is the faster of two ways to take the matrix products alone. "sigmoid / ours" and "silu / ours" are
+what weights by these cost beside those by softmax. Peers that are not installed are left out; JAX's softmax is in
+float32 throughout.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks._command_line import add_json, console, count, print_missing, store
-from benchmarks._contenders import PEERS, contenders, differences, ours_again, random_inputs
+from benchmarks._contenders import PEERS, contenders, differences, ours_again, ours_weighed, random_inputs
 from benchmarks._floor import floors
 from benchmarks._machine import blas_threads, describe
 from benchmarks._timing import cores, interleaved, spread
@@ -34,7 +35,8 @@ MASKS = ("full", "causal")
 PASSES = ("forward", "forward + backward")
 COLUMNS = ("ours", "NumPy", "PyTorch", "JAX", "floor, whole", "floor, blocks")
 AGAIN, TWICE = ("double backward", "backward"), "double / backward"  # of ours, from one forward pass
-RATIOS = ("ours / PyTorch", "ours / JAX", "ours / NumPy", "floor / ours", TWICE)
+WEIGHED = ("sigmoid", "silu")
+RATIOS = ("ours / PyTorch", "ours / JAX", "ours / NumPy", "floor / ours", TWICE, *(f"{by} / ours" for by in WEIGHED))
 ROUNDS = 9
 SAME = 50  # results that differ by more than this many times the spacing of the dtype are not the same to rounding
 
@@ -51,7 +53,7 @@ def measure(shape: tuple[int, ...], dtype: str, mask: str, rounds: int) -> list[
             at = f"{mask} {dtype} at {shape}"
             raise SystemExit(f"{peer.name} differs from ours by {found[peer.name]:.1e}, {at}: nothing is timed")
 
-    everyone = [*attentions, *floors(inputs)]
+    everyone = [*attentions, *floors(inputs), *ours_weighed(inputs)]
     runs = {
         (contender.name, which): run
         for contender in everyone
@@ -85,6 +87,8 @@ def _ratios(seconds: Mapping[str, Sequence[float]]) -> Iterator[tuple[str, list[
             yield f"ours / {name}", [a / b for a, b in zip(ours, seconds[name], strict=True)]
     if set(AGAIN) <= seconds.keys():
         yield TWICE, [a / b for a, b in zip(*(seconds[name] for name in AGAIN), strict=True)]
+    for by in (by for by in WEIGHED if by in seconds):
+        yield f"{by} / ours", [a / b for a, b in zip(seconds[by], ours, strict=True)]
     floor = min((seconds[name] for name in seconds if name.startswith("floor")), key=np.median, default=None)
     if floor is not None:
         yield "floor / ours", [a / b for a, b in zip(floor, ours, strict=True)]

@@ -77,6 +77,7 @@ def test_every_dtype_mask_and_pass_has_a_row_of_times_and_ratios(stored: Callabl
         floor = min(time for name, time in times.items() if name.startswith("floor"))
         expected = {f"ours / {name}": times["ours"] / times[name] for name in row["differences"]}
         expected["floor / ours"] = floor / times["ours"]
+        expected |= {f"{by} / ours": times[by] / times["ours"] for by in ("sigmoid", "silu")}
         if "backward" in times:
             expected["double / backward"] = times["double backward"] / times["backward"]
         assert {name: ratio["median"] for name, ratio in row["ratios"].items()} == pytest.approx(expected)

@@ -13,7 +13,19 @@ import pytest
 from helpers import COMPLEX_STEP, Array, assert_alike, assert_close, assert_same_bits, each, normal, peak_of
 from mpmath import mpf
 
-from attention_np import activation, blockwise, chain, dot_product, gradcheck, masks, multi_head, softmax, weightings
+from attention_np import (
+    activation,
+    blockwise,
+    chain,
+    dot_product,
+    gradcheck,
+    masks,
+    multi_head,
+    rules,
+    softmax,
+    weightings,
+)
+from attention_np._blockwise import plain
 from attention_np._lib.pages import PAGES
 from attention_np._weightings import thresholds
 from attention_np.weightings import Weighting
@@ -575,6 +587,33 @@ def test_blockwise_makes_no_array_of_all_pairs_and_adds_up_what_comes_of_parts()
         blockwise.backward(parts[0][0], parts[0][1], d_logsumexp=np.zeros(40))
     with pytest.raises(ValueError, match=r"^blockwise has the weights_by that look at each score alone, .* not entmax"):
         blockwise.forward(**few, weights_by=weightings.entmax())
+
+
+@each("kind", ["sigmoid", "silu"])
+def test_block_by_block_only_what_is_seen_is_weighed_and_in_no_other_way(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by, n, left = KINDS[kind], 256, 31
+    x = {name: normal(k, 2, n, 4) for k, name in enumerate(("query", "key", "value"))}
+    counts: list[int] = []
+    of_each = type(by).of_each
+
+    def counted(self: Weighting, scores: Array) -> Any:
+        counts.append(scores.size)
+        return of_each(self, scores)
+
+    monkeypatch.setattr(type(by), "of_each", counted)
+    for name in ("attend", "differentiate_whole_rows"):
+        monkeypatch.setattr(plain, name, pytest.fail)
+    output, cache = blockwise.forward(**x, weights_by=by, mask=rules.sliding_window(left=left), block_size=32)
+    gradients = blockwise.backward(output, cache)
+    assert sum(counts) <= 2 * 2 * n * 64  # once each way: two blocks of keys for each of queries
+    monkeypatch.undo()
+    expected, its_cache = dot_product.forward(**x, weights_by=by, mask=masks.sliding_window(n, left=left))
+    assert_alike(output, expected, 1e-15)
+    theirs = dot_product.backward(output, its_cache)
+    for name in x:
+        assert_alike(getattr(gradients, name), getattr(theirs, name), 1e-14, name)
 
 
 HALVES = slice(0, 20), slice(20, 40)

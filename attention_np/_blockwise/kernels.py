@@ -91,8 +91,13 @@ def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
     query, moderate = _queries(tiles), tiles[0].dtype.kind != "c" and _is_moderate(_stacked(tiles, "value"))
     moderate = moderate and all(tile.sink is None or tile.sink < np.inf for tile in tiles)
     bound = _bound(tiles, query) if moderate else np.inf
-    if not moderate or tiles[0].weights_by is not None or _may_overflow(tiles[0], bound):
+    if not moderate or _may_overflow(tiles[0], bound):
         yield from (_plainly(tile) for tile in tiles)
+        return
+    if tiles[0].weights_by is not None:
+        for tile, output in zip(tiles, _weighed_values(tiles, query), strict=True):
+            nothing = np.full(tile.n, np.nan, tile.dtype), np.zeros(tile.n, tile.dtype), np.ones(tile.n, tile.dtype)
+            yield Attended(output, *nothing) if is_finite(output) else _plainly(tile)
         return
     sums, totals, shifts = _sums(tiles, query, bound)
     outputs = sums / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
@@ -116,6 +121,19 @@ def _mended(tile: Tile, attended: Attended) -> Attended:
 def _plainly(tile: Tile) -> Attended:
     output, logsumexp = plain.attend(tile, tile.rows)
     return Attended(output, logsumexp, np.zeros_like(logsumexp), np.full_like(logsumexp, np.nan))
+
+
+def _weighed_values(tiles: Sequence[Tile], query: Array) -> Array:
+    """The sums of values, (h, n, d_v), by weights of which each is of its own score alone."""
+    tile, value = tiles[0], _stacked(tiles, "value")
+    of_each = _WeightsOfEach(tile, query, _stacked(tiles, "key"))
+    sums = np.zeros((len(tiles), tile.n, value.shape[-1]), tile.dtype)
+    for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
+        weights, _, _ = of_each.weights((heads, rows), (heads, columns), visible, bias)  # (h, b, c)
+        if tile.dropout is not None:
+            weights *= _multipliers(tiles[heads], rows, columns)
+        _add_product(sums[heads, rows], weights, value[heads, columns], TERMS)
+    return sums
 
 
 def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Array, Array]:
@@ -224,11 +242,17 @@ def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients
 
 def _differentiate(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterator[TileGradients]:
     if tiles[0].dtype.kind == "c" or not all(map(_can_be_divided, cotangents)):
-        yield from (plain.differentiate(*both) for both in zip(tiles, cotangents, strict=True))
+        yield from (_differentiate_plainly(*both) for both in zip(tiles, cotangents, strict=True))
         return
     for tile, one, gradients in zip(tiles, cotangents, _gradients(tiles, cotangents), strict=True):
         finite = all(is_finite(x) for part in gradients for x in biases.terms_of(part))
-        yield gradients if finite else plain.differentiate(tile, one)
+        yield gradients if finite else _differentiate_plainly(tile, one)
+
+
+def _differentiate_plainly(tile: Tile, cotangent: Cotangent) -> TileGradients:
+    if tile.weights_by is None:
+        return plain.differentiate(tile, cotangent)
+    return plain.differentiate_whole_rows([(tile, cotangent)])[0]  # of some keys, too: no weight depends on others
 
 
 def _can_be_divided(cotangent: Cotangent) -> bool:
@@ -241,16 +265,21 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
     tile = tiles[0]
     query, key, value = _queries(tiles), _stacked(tiles, "key"), _stacked(tiles, "value")  # (h, n, d_k) and so on
     d_output, output, shift, total = (_together([getattr(one, name) for one in cotangents]) for name in _OF_ROWS)
-    in_one_block = tile.m <= tile.block_size[1] and tile.sink is None
+    by_softmax = tile.weights_by is None
+    in_one_block = tile.m <= tile.block_size[1] and tile.sink is None and by_softmax
     in_one_block = in_one_block and all(one.is_whole and one.d_logsumexp is None for one in cotangents)
-    delta = delta_parts(d_output, output, are_many=not in_one_block)  # (h, n, p) (blockwise.8)
+    delta = np.zeros((*d_output.shape[:2], 1), tile.dtype)  # (h, n, p)
+    if by_softmax:
+        delta = delta_parts(d_output, output, are_many=not in_one_block)  # (blockwise.8)
     for of_tile, one in zip(delta, cotangents, strict=True):
         if one.d_logsumexp is not None:
             of_tile[:, -1] -= one.d_logsumexp  # (blockwise.17)
     # The weights stay undivided. What they are to be divided by goes to the rows of the other operands, which are few.
     inverse = (1 / np.where(total == 0, np.inf, total))[..., None]  # (h, n, 1) (blockwise.55)
     query_over, d_output_over = query * inverse, d_output * inverse
-    recomputed = _RecomputedWeights(tile, query, key, shift[..., None])
+    recomputed: _RecomputedWeights | _WeightsOfEach = _WeightsOfEach(tile, query, key)
+    if by_softmax:
+        recomputed = _RecomputedWeights(tile, query, key, shift[..., None])
     d_value = np.zeros_like(value)
     if tile.dropout is None:
         d_output, value = interleaved(d_output, -delta), interleaved(value, np.ones(delta.shape[-1]))
@@ -260,7 +289,7 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
     of_biases = [plain.zeros(one) for one in tiles] if tile.bias is not None else []
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
     for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
-        weights, below_cap = recomputed.weights((heads, rows), (heads, columns), visible, bias)  # (h, b, c)
+        weights, slopes, below_cap = recomputed.weights((heads, rows), (heads, columns), visible, bias)  # (h, b, c)
         # dA - delta (h, b, c) (blockwise.10)
         d_scores = _product("d_scores", d_output[heads, rows], transposed(value[heads, columns]))
         if tile.dropout is not None:
@@ -270,7 +299,7 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
         if in_one_block:  # the gradients of a row of scores sum to zero, and if not, then it is rounding
             residual = np.einsum("hbc,hbc->hb", weights, d_scores)[..., None] * inverse[heads, rows]  # (h, b, 1)
             d_scores -= residual  # (blockwise.56)
-        d_scores *= weights  # (h, b, c) (blockwise.11)
+        d_scores *= slopes  # (h, b, c) (blockwise.11)
         if tile.dropout is not None:
             weights *= factors  # (blockwise.31)
         if bias is not None:
@@ -314,8 +343,10 @@ class _RecomputedWeights:
         # More columns subtract as they multiply: q.k - s = [q, -s].[k, 1] (blockwise.38). That is nearly free.
         self.query, self.key = with_column(query, -shift if tile.only_scaled else 0), with_column(key, 1)
 
-    def weights(self, rows: Any, columns: Any, visible: Array | None, bias: Array | None) -> tuple[Array, Array | None]:
-        """Those of a block, and what the softcap is of, if there is one."""
+    def weights(
+        self, rows: Any, columns: Any, visible: Array | None, bias: Array | None
+    ) -> tuple[Array, Array, Array | None]:
+        """Those of a block, how fast they grow with their scores, and what the softcap is of, if there is one."""
         tile, below_cap, factor = self.tile, None, _factor(self.tile)
         exponential, _, least, small = _exponential(tile.dtype)
         weights = _product("weights", self.query[rows], transposed(self.key[columns]))
@@ -331,7 +362,30 @@ class _RecomputedWeights:
         exponential(weights, out=weights)  # (h, b, c) (blockwise.54)
         if visible is not None:
             weights *= visible
-        return weights, below_cap
+        return weights, weights, below_cap
+
+
+class _WeightsOfEach:
+    """The same of weights of which each is of its own score alone: there is nothing to divide them by."""
+
+    def __init__(self, tile: Tile, query: Array, key: Array) -> None:
+        self.tile, self.query, self.key = tile, query, key
+
+    def weights(
+        self, rows: Any, columns: Any, visible: Array | None, bias: Array | None
+    ) -> tuple[Array, Array, Array | None]:
+        tile, below_cap = self.tile, None
+        scores = _product("weights", self.query[rows], transposed(self.key[columns]))
+        scores *= abs(tile.factor)
+        if tile.softcap is not None:
+            below_cap = scores
+            scores = capped(scores, tile.softcap)
+        if bias is not None:
+            scores = scores + bias
+        weights, slopes = tile.weights_by.of_each(scores)  # (h, b, c) each
+        if visible is not None:
+            weights, slopes = weights * visible, slopes * visible
+        return weights, slopes, below_cap
 
 
 def differentiate_twice(tiles: Sequence[tuple[Tile, Cotangent, Tangent]]) -> list[tuple[Array | None, ...]]:
@@ -390,7 +444,7 @@ def _twice(tile: Tile, cotangent: Cotangent, tangent: Any) -> tuple[Array | None
     def with_tangents(rows: slice) -> Iterator[tuple[Any, ...]]:
         """Of each block: its keys, the multipliers of dropout, the weights, and the tangents of scores and products."""
         for columns, visible, bias in tile.blocks(rows, tile.columns):
-            weights, below_cap = recomputed.weights(rows, columns, visible, bias)
+            weights, _, below_cap = recomputed.weights(rows, columns, visible, bias)
             weights *= inverse[rows]  # (b, c) (blockwise.7)
             scores_tangent = _product("scores_tangent", long_query[rows], transposed(long_key[columns]))
             of_cap = None
