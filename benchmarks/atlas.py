@@ -26,11 +26,11 @@ HIDDEN = HEADS * D
 # What a source looks like that turns scores, or a state, into outputs; and classes that only choose, measure or pool
 ATTENDS = re.compile(
     r"softmax|attention_interface|scaled_dot_product|eager_attention|delta_rule|selective_scan|chunk_scan|wkv|"
-    r"rwkv_linear|multi_head_attention_forward|get_interface|fft\.|sigmoid_attention|recurrent_kda|chunk_kda|lightning"
+    r"rwkv_linear|multi_head_attention_forward|get_interface|fft\.|sigmoid_attention|kimi_delta|slope_rate"
 )
 NOT_ATTENTION = re.compile(
     r"Router|Matcher|TDNN|Loss|Gate$|Quantizer|HyperConn|Integral|LQE|For[A-Z]|Model$|Pooler$|Detector|MHAttentionMap|"
-    r"GRUCell|Vocoder|Predictor$|FeaturesToDepth|TopK|Experts|M[lL][pP]|ISTFT|Head$|Decoder$|Encoder$|Layer$|MoE|Moe$|"
+    r"GRUCell|Vocoder|Predictor$|FeaturesToDepth|TopK|Experts|M[lL][pP]|ISTFT|Head$|Decoder$|Encoder$|(?<!Mamba)Layer$|MoE|Moe$|"
     r"Embeddings?$|Decoding|VectorQuant|Generator|Classif|Matching|Tokenizer$"
 )
 
@@ -89,6 +89,9 @@ SIZES: dict[str, Any] = {  # of a configuration, by the names of its fields
     "sliding_window": 4,
     "mamba_n_heads": 6,
     "mamba_d_head": 20,
+    "mamba_d_ssm": 120,
+    "n_mamba_heads": 6,
+    "mamba_headdim": 20,
     "mamba_num_heads": 6,
     "mamba_head_dim": 20,
     "state_size": 4,
@@ -262,13 +265,15 @@ def instances(kind: Any, module: Any, failures: list[str]) -> Any:
                 with torch.no_grad():
                     if (
                         parameter.dim() < 2
-                        or name.endswith(("norm.weight", "bias"))
+                        or name.endswith(("norm.weight", "bias", "A_log"))
                         or not parameter.isfinite().all()
                         or not parameter.any()
                     ):
                         torch.nn.init.normal_(
                             parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.3
                         )
+            if kind.__name__ == "FalconH1Mixer":  # its model sets them
+                made.register_buffer("mup_vector", torch.rand(1, 1, made.in_proj.out_features))
             yield made.eval()
             return
         except Exception as error:
@@ -333,6 +338,8 @@ def shrunk(kind: Any) -> Any:
                 setattr(config, name, value)
             except Exception:
                 continue
+    if getattr(config, "expand", None):  # heads of Mamba-2, which share what the layer expands to
+        config.head_dim = HIDDEN * config.expand // HEADS
     config._attn_implementation = "eager"
     return config
 
@@ -349,6 +356,8 @@ def constructor(kind: Any, config: Any) -> dict[str, Any]:
             made[name] = ARGUMENTS[name]
         elif name in ("is_decoder", "layer_idx") and name in ("layer_idx",):
             made[name] = 0
+        elif name == "initialize_mixer_weights":  # Falcon-Mamba's parts are not there yet where it would
+            made[name] = False
         elif name == "config":
             made[name] = config
     if "config" in inspect.signature(kind.__init__).parameters and config is not None:
@@ -390,6 +399,7 @@ CHOICES = {  # of what arguments may look like, the likeliest first
 }
 QUERIES = (
     "hidden_states",
+    "hidden",
     "x",
     "hidden_state",
     "query",

@@ -7,5 +7,16 @@ of a projection stand one after the other in its features.
 
 from attention_np.atlas.recipes._registry import RECIPES
 from attention_np.atlas.recipes.dense import grouped_query, multi_head
+from attention_np.atlas.recipes.states import gated_delta, kimi_delta, lightning, mamba, mamba2, rwkv
 
-__all__ = ["RECIPES", "grouped_query", "multi_head"]
+__all__ = [
+    "RECIPES",
+    "gated_delta",
+    "grouped_query",
+    "kimi_delta",
+    "lightning",
+    "mamba",
+    "mamba2",
+    "multi_head",
+    "rwkv",
+]
