@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import mpmath
 import numpy as np
 import pytest
@@ -201,6 +202,55 @@ def test_an_alpha_beyond_the_dtype_is_a_hard_choice(alpha: float, dtype: type) -
     d_scores = weightings.entmax(alpha).backward(normal(0, 3, 3).astype(dtype), cache)
     assert_same_bits(d_scores[[0, 2]], np.zeros((2, 3), dtype))
     assert not np.isnan(d_scores).any()
+
+
+@every_kind
+@each("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_scores_of_ten_thousand_have_their_weights_in_every_dtype_with_nan_behind_the_mask(
+    kind: str, dtype: Any
+) -> None:
+    by, eps = KINDS[kind], float(ml_dtypes.finfo(dtype).eps)
+    steps = np.array([0.0, 0.5, -0.25, 64.0, 0.75, -8.0])
+    scores = (np.array([[1e4], [-1e4], [0.0], [1e4]]) + steps).astype(dtype)
+    mask = np.arange(6) != np.array([[4], [3], [1], [3]])
+    kept = scores.astype(float)[mask].reshape(4, 5)
+    hidden = np.where(mask, scores, np.array(np.nan, dtype))
+    weights, cache = by.forward(hidden, mask=mask)
+    assert weights.dtype == dtype
+    expected = truth(kept, TRUTHS[kind])
+    found = weights.astype(float)
+    np.testing.assert_array_equal(found[~mask], 0)
+    difference = np.abs(found[mask].reshape(4, 5) - expected)
+    assert (difference <= 8 * eps * np.maximum(1, np.abs(expected))).all()
+    g = normal(5, 4, 6).astype(dtype)
+    _, exactly = by.forward(kept)
+    theirs = by.backward(g.astype(float)[mask].reshape(4, 5), exactly)
+    for moved in (by.backward(g, cache), by.jvp(cache, np.where(mask, g, np.array(np.inf, dtype)))):
+        assert np.isfinite(moved.astype(float)).all()
+        np.testing.assert_array_equal(moved.astype(float)[~mask], 0)
+    ours = by.backward(g, cache).astype(float)[mask].reshape(4, 5)
+    assert (np.abs(ours - theirs) <= 32 * eps * np.maximum(1, np.abs(theirs))).all()
+
+
+def test_the_limit_of_entmax_at_its_pole_is_softmax_in_every_dtype() -> None:
+    for dtype in (np.float16, np.float32, np.float64):
+        eps = float(np.finfo(dtype).eps)
+        scores, g = (1e4 + random_scores(3, 5).round(1) * 8).astype(dtype), normal(1, 3, 5).astype(dtype)
+        by = weightings.entmax(np.nextafter(1, 2))
+        weights, cache = by.forward(scores)
+        limit, of_limit = softmax.forward(scores)
+        assert_close(weights.astype(float), limit.astype(float), 8 * eps)
+        expected = softmax.backward(g, of_limit).scores
+        assert_close(by.backward(g, cache).astype(float), expected.astype(float), 16 * eps)
+
+
+def test_equal_scores_are_no_kink_of_sparsemax_and_the_checker_agrees() -> None:
+    scores = np.array([[1.0, 1.0, 0.25], [2.0, 2.0, 2.0], [3.0, 0.5, 0.5]])  # inside together, or outside together
+    weights, cache = weightings.sparsemax().forward(scores)
+    np.testing.assert_allclose(weights, [[0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3], [1, 0, 0]], atol=1e-16)
+    d_scores = weightings.sparsemax().backward(np.array([[1.0, 0.0, 5.0]] * 3), cache)
+    np.testing.assert_allclose(d_scores, [[0.5, -0.5, 0], [-1, -2, 3], [0, 0, 0]], atol=1e-15)
+    gradcheck.check_op(weightings, {"scores": scores}, weights_by=weightings.sparsemax()).raise_if_failed()
 
 
 def test_sparsemax_is_entmax_at_two() -> None:
