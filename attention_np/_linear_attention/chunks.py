@@ -20,6 +20,7 @@ from attention_np._linear_attention.pairs import (
     earlier,
     from_end,
     from_start,
+    in_place,
     on_diagonal,
     one_before,
     products,
@@ -30,7 +31,7 @@ from attention_np._linear_attention.pairs import (
 )
 from attention_np._linear_attention.tokens import Tokens
 
-SPAN = 2**13  # tokens of all heads, whose chunks are worked on together: more take more memory, fewer more time
+SPAN = 2**11  # tokens of all heads, whose chunks are worked on together: more leave the caches, fewer take more calls
 LEAST = 2**25  # numbers written to states: with fewer, threads mostly wait for one another to call NumPy
 
 
@@ -101,7 +102,7 @@ def _forward(chunks: Chunks, state: Array, scale: Any) -> tuple[Array, Array, Ar
     before, families = np.stack(states, axis=-3), [np.stack(written, axis=-3), *others]
     total = chunks.read @ before
     for scores, x in zip(chunks.scores, families, strict=True):
-        total = total + scores @ x  # (..., T, c, d_v) (chunks.13, chunks.39)
+        total = in_place(np.add, total, scores @ x)  # (..., T, c, d_v) (chunks.13, chunks.39)
     return _joined(scale * total, chunks.n), before, state
 
 
@@ -136,7 +137,7 @@ def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, sc
     d_sum = scale * _cut(d_output, chunks.scores[0].shape[-1])  # (..., T, c, d_v)
     seen, *before = (earlier(d_sum.shape[-2], d_sum.dtype, own) for own in chunks.rows.own)  # (c, c) each
     columns = [transposed(x).copy() for x in written]
-    d_read, d_scores = d_sum @ transposed(states), [d_sum @ x * seen for x in columns]
+    d_read, d_scores = d_sum @ transposed(states), [in_place(np.multiply, d_sum @ x, seen) for x in columns]
     d_written = [transposed(scores) @ d_sum for scores in chunks.scores]
     d_state_here = transposed(chunks.read) @ d_sum
 
@@ -152,7 +153,10 @@ def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, sc
             d_state = d_state - transposed(correction.erased[..., t, :, :]) @ d_writes[-1]
     d_behind = np.stack(d_states[::-1], axis=-3)  # (..., T, d_k, d_v)
     others = zip(d_written[1:], chunks.kept[1:], strict=True)
-    d_written = [np.stack(d_writes[::-1], axis=-3), *(d + kept @ d_behind for d, kept in others)]  # (chunks.42)
+    d_written = [
+        np.stack(d_writes[::-1], axis=-3),
+        *(in_place(np.add, d, kept @ d_behind) for d, kept in others),
+    ]  # (chunks.42)
     d_kept = [x @ transposed(d_behind) for x in written]  # (..., T, c, d_k)
 
     d_beta, d_met, d_products = None, [], [d_scores]
@@ -167,18 +171,18 @@ def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, sc
         else:
             # forward was said = met @ state + overlaps @ written, and said is what the responses write
             d_said = d_first
-            d_written[1] = d_written[1] + transposed(correction.overlaps[1]) @ d_said  # (chunks.42)
+            d_written[1] = in_place(np.add, d_written[1], transposed(correction.overlaps[1]) @ d_said)  # (chunks.42)
         d_met = [d_said @ transposed(states)]  # (..., T, c, d_k)
-        d_products.append([d_said @ x * before[0] for x in columns])
+        d_products.append([in_place(np.multiply, d_said @ x, before[0]) for x in columns])
 
     # forward was scores = products of queries, and overlaps of probes or keys, with what is written with
     of_rows = [chunks.scores] if correction is None else [chunks.scores, correction.overlaps]
     of_pairs = None if decays is None else decays.of_pairs
     d_late, d_early, d_log_decay = products_backward(d_products, of_rows, chunks.rows, tokens.log_decay, of_pairs)
     # of queries, and of probes or keys (chunks.19, chunks.20)
-    d_late = [x + y for x, y in zip(_from_start([d_read, *d_met], chunks), d_late, strict=True)]
+    d_late = [in_place(np.add, x, y) for x, y in zip(_from_start([d_read, *d_met], chunks), d_late, strict=True)]
     # of responses and keys (chunks.20)
-    d_early = [x + y for x, y in zip(_to_end(d_kept, chunks), d_early, strict=True)]
+    d_early = [in_place(np.add, x, y) for x, y in zip(_to_end(d_kept, chunks), d_early, strict=True)]
     if decays is not None:
         d_whole = transposed((decays.whole * states * d_behind).sum(axis=-1, keepdims=True))  # (..., T, 1, d_k)
         d_decays = d_whole

@@ -39,7 +39,9 @@ def products(rows: Rows, log_decay: Any, of_pairs: tuple[Array, ...] | None) -> 
         of_pairs = tuple([earlier(rows.late[0].shape[-2], rows.late[0].dtype, own) for own in rows.own])
     if of_pairs is not None:
         columns = [transposed(y).copy() for y in rows.early]  # BLAS is quicker with rows that lie in memory so
-        return [[(x @ y) * of_x for y in columns] for x, of_x in zip(rows.late, of_pairs, strict=True)]
+        return [
+            [in_place(np.multiply, x @ y, of_x) for y in columns] for x, of_x in zip(rows.late, of_pairs, strict=True)
+        ]
     both = decayed_products(_kinds(rows.late), _kinds(rows.early), log_decay, rows.behind)
     return [
         [
@@ -59,7 +61,8 @@ def products_backward(
 ) -> tuple[list[Array], list[Array], Array | None]:
     """The gradients of :func:`products`, which gave `of_rows`, with respect to both kinds of rows, and to `log_decay`.
 
-    Where a token reads before its own writes, or what is behind it, there is no gradient of `d_products`.
+    Where a token reads before its own writes, or what is behind it, there is no gradient of `d_products`, whose memory
+    may be used.
     """
     if log_decay is not None and of_pairs is None:
         return _products_of_features_backward(d_products, rows, log_decay)
@@ -69,7 +72,8 @@ def products_backward(
             _sum_of_segments(sum_of(d * x for d, x in zip(of_d, of_x, strict=True)), behind)
             for of_d, of_x, behind in zip(d_products, of_rows, rows.behind, strict=True)
         )
-        d_plain = [[d * of_x for d in of_row] for of_row, of_x in zip(d_products, of_pairs, strict=True)]
+        both = zip(d_products, of_pairs, strict=True)
+        d_plain = [[in_place(np.multiply, d, of_x) for d in of_row] for of_row, of_x in both]
     d_late = [sum_of(d @ y for d, y in zip(of_x, rows.early, strict=True)) for of_x in d_plain]
     of_early = zip(*d_plain, strict=True)
     d_early = [sum_of(transposed(d) @ x for d, x in zip(of_y, rows.late, strict=True)) for of_y in of_early]
@@ -141,11 +145,21 @@ def _diagonal(x: Array) -> Array:
     return np.diagonal(x, axis1=-2, axis2=-1)[..., None]
 
 
+def in_place(function: Any, x: Array, y: Array) -> Array:
+    """``function(x, y)`` of an `x` that nothing else refers to, into it where it fits: fresh memory takes longer."""
+    fits = type(x) is type(y) is np.ndarray and (x.dtype, x.shape) == (
+        np.result_type(x, y),
+        np.broadcast_shapes(x.shape, y.shape),
+    )
+    result: Array = function(x, y, out=x) if fits else function(x, y)
+    return result
+
+
 def sum_of(arrays: Iterable[Array]) -> Array:
-    """Their sum, of one or more."""
+    """Their sum, of one or more that nothing else refers to."""
     total, *others = arrays
     for x in others:
-        total = total + x
+        total = in_place(np.add, total, x)
     return total
 
 
