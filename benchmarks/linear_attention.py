@@ -8,10 +8,10 @@ The gated delta rule, forward and backward, heads of 64, chunks of 64. Beside Py
 usual size ours takes no workers, and BLAS is held to one. With --heads and --n so large that `LEAST` of
 ``attention_np/_linear_attention/chunks.py`` is reached, ours has a worker for each core, and PyTorch still one thread.
 The lengths are of one head, so of one thread. PyTorch's gradients are those of its autograd. A probe and a response are
-timed beside the delta rule, with the same tokens, without decays, with one, and with one for each feature. They read and
-write two kinds of rows where the delta rule writes one, so each product of pairs is four and not two: 42 products of a
-chunk, forward and backward, against 27. What is no product takes about as long in both, and the less it takes, the nearer
-the times are to 42 / 27.
+timed beside the delta rule, with the same tokens, without decays, with one, and with one for each feature. They write
+two kinds of rows where the delta rule writes one, so each product of pairs is four and not two: 42 products of a chunk,
+forward and backward, against 27. What is no product takes about as long in both; the less it takes, the nearer the
+times are to 42 / 27.
 """
 
 from __future__ import annotations
