@@ -1300,4 +1300,6 @@ def _called(node: nodes.Node) -> str:
         if isinstance(node.top, nodes.Derivative):
             return f"d2{_called(node.top.top)}_d{spelled(node.top.bottom.name)}_d{below}"
         return f"d{_called(node.top)}_d{below}"
+    if isinstance(node, nodes.Call) and len(node.arguments) == 1 and isinstance(node.arguments[0], nodes.Ref):
+        return f"{node.function}_{_called(node.arguments[0])}".replace("'", "")
     return spelled(node.name) if isinstance(node, nodes.Ref) else ""

@@ -56,6 +56,35 @@ def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(
             assert len(shown.select(".excerpt")) <= len(record.cited_by)
 
 
+@pytest.mark.parametrize("page", ["derivations/softmax.html", "docs/zh/derivations/softmax.zh.html"])
+def test_an_equation_stands_with_its_numpy_and_its_numbers(page: str, by_id: ById) -> None:
+    numpy, numbers = by_id(page)["softmax.32"].select(".views .view pre")
+    assert numpy.text.split("\n")[0] == "dL_dS = A * (G - r[:, None])"
+    assert "-0.0469, -0.3438,  0.3906" in numbers.text
+    assert by_id(page)["softmax.69"].select(".view.numbers") == []  # these are the numbers themselves
+
+
+def test_nearly_every_equation_that_holds_is_said_in_numpy(by_id: ById, report: Verification) -> None:
+    silent = [
+        record.tag
+        for record in report.records
+        if record.verdict == "holds" and not by_id(page_of(record.page))[record.tag].select(".view.numpy")
+    ]
+    assert len(silent) <= 2, silent
+
+
+def test_what_only_the_checker_reads_is_not_shown(soup: Soup, report: Verification) -> None:
+    for page in {record.page for record in report.records} - {"notation"}:
+        shown = [mark.text for mark in soup(page_of(page)).select("article em")]
+        assert [mark for mark in shown if re.match(r"Same as \(|Text only", mark)] == [], page
+
+
+def test_a_derivation_leads_to_its_functions_the_trace_and_examples(soup: Soup) -> None:
+    links = [link["href"] for link in soup("derivations/softmax.html").select(".ways a")]
+    assert links[:2] == ["../docs/api/softmax.html", "../docs/trace.html"]
+    assert links[2].startswith("../examples/")
+
+
 @pytest.mark.parametrize(
     ("tag", "line"),
     [

@@ -69,6 +69,41 @@ def _boxes(width: int, address: str, browser: Any) -> tuple[Any, Any]:
     return boxes
 
 
+def test_views_of_an_equation_open_without_scripts(address: str, browser: Any) -> None:
+    from playwright.sync_api import expect
+
+    context = browser.new_context(java_script_enabled=False, viewport={"width": PHONE, "height": 900})
+    tab = context.new_page()
+    tab.goto(f"{address}derivations/softmax.html#softmax.31")
+    card = tab.locator('[id="softmax.31"]')
+    expect(card.locator(".view.numpy pre")).to_be_visible()
+    expect(card.locator(".view.numbers pre")).to_be_hidden()
+    card.locator(".view.numbers summary").click()
+    expect(card.locator(".view.numbers pre")).to_contain_text("-0.0469")
+    context.close()
+
+
+def test_a_tag_shows_its_equation_and_a_button_copies_the_lines(address: str, browser: Any) -> None:
+    from playwright.sync_api import expect
+
+    context = browser.new_context(viewport={"width": DESK, "height": 900}, reduced_motion="reduce")
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab = context.new_page()
+    tab.goto(f"{address}derivations/masks.html")
+    tab.evaluate("() => MathJax.startup.promise")
+    tag = tab.locator("p a.tag").first
+    tag.scroll_into_view_if_needed()
+    tag.hover()
+    expect(tab.locator(".preview svg")).to_be_visible()
+    tab.keyboard.press("Escape")
+    expect(tab.locator(".preview")).to_be_hidden()
+    view = tab.locator(".view.numpy[open]").first
+    view.hover()
+    view.locator("button.copy").click()
+    assert tab.evaluate("() => navigator.clipboard.readText()") == view.locator("pre").inner_text().rstrip("\n")
+    context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_and_verdicts_are_legible_in_the_light_and_in_the_dark(scheme: str, address: str, browser: Any) -> None:
     tab = browser.new_page(color_scheme=scheme)

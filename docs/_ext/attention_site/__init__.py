@@ -13,7 +13,18 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-from attention_site import course, equations, examples, figures, naming, pictures, reference, translations, typography
+from attention_site import (
+    course,
+    equations,
+    examples,
+    figures,
+    naming,
+    pictures,
+    reference,
+    translations,
+    typography,
+    ways,
+)
 from attention_site.running import Program, Run, ShownEquation
 from attention_site.searching import SearchIndex
 from attention_site.site import Site
@@ -21,6 +32,7 @@ from attention_site.site import Site
 __all__ = ["copy_mathjax", "setup"]
 
 CARRIER = "sphinx-mathjax-offline"  # a package whose files are those of MathJax 3.2.2
+FORMULAS = "formulas.js"  # of all equations, which reading.js loads where somebody looks at a tag
 MATHJAX = "tex-svg.js"  # formulas as drawings: fonts are not loaded from a page that is opened as a file
 
 
@@ -41,6 +53,7 @@ class _Build:
 
     def finish(self, app: Sphinx, doctree: nodes.document, page: str) -> None:
         equations.show_equations(self.site, doctree, page)
+        ways.show_ways(self.site, doctree, page, app.env.found_docs)
         figures.place_figures(doctree, page)
         examples.show_results(doctree, page, self.site.root, Path(app.outdir))
         pictures.let_enlarge(doctree, page, self.site.root, Path(app.outdir))
@@ -67,6 +80,8 @@ class _Build:
         if exception is None:
             copy_mathjax(Path(app.outdir) / "_static")
             self.found.write(Path(app.outdir) / "_static")
+            formulas = json.dumps(self.site.formulas, ensure_ascii=False, separators=(",", ":"))
+            (Path(app.outdir) / "_static" / FORMULAS).write_text(f"window.formulas = {formulas};\n", encoding="utf-8")
 
 
 def copy_mathjax(folder: Path) -> None:

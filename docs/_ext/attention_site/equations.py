@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import escape
 
 from docutils import nodes
 
 from attention_site.excerpts import citing_only, excerpts
-from attention_site.listings import TAG, excerpt_html, listing_html, output_html, source_page
+from attention_site.listings import TAG, excerpt_html, listing_html, output_html, source_page, view_html
 from attention_site.site import EXPLAINED, Site
 from attention_site.verdicts import badge, badge_html, in_chinese
 
 __all__ = ["link_mentions", "link_tags_of_code", "show_equations"]
 
-TEXT_ONLY = "Text only."
+FOR_THE_CHECKER = re.compile(r"Text only\.|Same as \(.*\)\.", re.DOTALL)
 IN_ENGLISH = (
-    "Beside an equation stands the code that carries it out. An equation without code is a definition, an example or a "
+    "Below an equation stands the same in NumPy, printed from the formula, and its numbers in the worked example; "
+    "beside it the code of the library that carries it out. An equation without code is a definition, an example or a "
     "step of a proof.",
-    "The equations of this page are definitions, examples and steps of arguments: no code has to carry them out.",
+    "Below an equation stands the same in NumPy, printed from the formula. The equations of this page are definitions, "
+    "examples and steps of arguments: no code has to carry them out.",
 )
 IN_CHINESE = (
-    "等式旁边是实现它的代码。旁边没有代码的等式是定义、例子或证明的一步。",
-    "本页的等式是定义、例子和论证的步骤。没有代码需要实现它们。",
+    "等式下面有由公式印出的 NumPy 写法和算例中的数值。旁边是库中实现它的代码。"
+    "旁边没有代码的等式是定义、例子或证明的一步。",
+    "等式下面有由公式印出的 NumPy 写法。本页的等式是定义、例子和论证的步骤。没有代码需要实现它们。",
 )
+NUMBERS = "Numbers in the worked example", "算例中的数值"
+SHORT, WIDE = 2, 72  # lines, and characters of a line, of the NumPy that is open when a page is opened
 NOT_PROSE = (nodes.title, nodes.reference, nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
 
 
@@ -34,7 +40,7 @@ def show_equations(site: Site, doctree: nodes.document, page: str) -> None:
         tag = site.tag_of(block.astext())
         if tag is not None:
             outer = block.parent if "math-wrapper" in block.parent.get("classes", []) else block  # from the theme
-            _drop_text_only(outer)
+            _drop_marks(outer)
             outer.parent.replace(outer, _card(site, block, tag, page))  # without its classes
             shown.append(tag)
     of_derivation = page.startswith(("derivations/", "docs/zh/derivations/"))
@@ -67,18 +73,32 @@ def _card(site: Site, block: nodes.math_block, tag: str, page: str) -> nodes.con
     shown += nodes.container("", formula, classes=["formula"])
     shown += _html(f'<p class="said">{verdict}{permalink}</p>')
     card = nodes.container("", shown, classes=["equation"], ids=[tag])
+    if seen := _views(site, tag, page):
+        card += _html(f'<div class="views">{seen}</div>')
     if carried_out:
         card += _html(f'<div class="carried-out" role="group" aria-label="Code of {escape(tag)}">{carried_out}</div>')
     return card
 
 
-def _drop_text_only(equation: nodes.Element) -> None:
-    """What tells the checker that no code cites an equation tells a reader nothing."""
+def _views(site: Site, tag: str, page: str) -> str:
+    """The equation in NumPy, open where that is short, and its numbers in the worked example."""
+    view = site.views.get(tag)
+    if view is None:
+        return ""
+    lines = view.lines.split("\n")
+    is_short = len(lines) <= SHORT and max(map(len, lines)) <= WIDE and site.records[tag].example < 0
+    label = NUMBERS[page.endswith(".zh")]
+    numpy = view_html("numpy", "NumPy", view.lines, is_short) if view.lines else ""
+    return numpy + (view_html("numbers", label, view.numbers, shown=False) if view.numbers else "")
+
+
+def _drop_marks(equation: nodes.Element) -> None:
+    """What tells the checker which code cites an equation, or that none does, tells a reader nothing."""
     parent = equation.parent
     following = parent[parent.index(equation) + 1 :][:1]
     if following and isinstance(following[0], nodes.paragraph):
         paragraph = following[0]
-        for word in [node for node in paragraph.findall(nodes.emphasis) if node.astext() == TEXT_ONLY]:
+        for word in [node for node in paragraph.findall(nodes.emphasis) if FOR_THE_CHECKER.fullmatch(node.astext())]:
             behind = word.next_node(nodes.Text, descend=False, siblings=True)
             word.parent.remove(word)
             if behind is not None and behind.parent is not None:

@@ -13,7 +13,17 @@ from pygments.lexers import PythonLexer
 
 from attention_site.excerpts import Excerpt
 
-__all__ = ["TAG", "Link", "excerpt_html", "linked", "listing_html", "output_html", "source_html", "source_page"]
+__all__ = [
+    "TAG",
+    "Link",
+    "excerpt_html",
+    "linked",
+    "listing_html",
+    "output_html",
+    "source_html",
+    "source_page",
+    "view_html",
+]
 
 TAG = re.compile(r"\b[a-z][a-z0-9]*(?:-[a-z0-9]+)*\.[1-9][0-9]{0,3}\b")
 Link = Callable[[str], "str | None"]  # from the tag of an equation to its address; None: there is no such equation
@@ -34,9 +44,12 @@ def linked(html: str, link: Link) -> str:
     return TAG.sub(as_link, html)
 
 
+LEXER, FORMATTER = PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True)
+
+
 def _lines(code: str, link: Link) -> list[str]:
     """Each line of Python code as HTML."""
-    html = highlight(code, PythonLexer(stripnl=False, ensurenl=False), HtmlFormatter(nowrap=True))
+    html = highlight(code, LEXER, FORMATTER)
     return [linked(line, link) for line in html.rstrip("\n").split("\n")]
 
 
@@ -44,6 +57,15 @@ def listing_html(code: str, link: Link) -> str:
     """Python code in a page."""
     lines = "\n".join(_lines(code, link))
     return f'<div class="highlight-python notranslate"><div class="highlight"><pre>{lines}</pre></div></div>'
+
+
+def view_html(kind: str, label: str, text: str, shown: bool) -> str:
+    """One view of an equation behind its name, which opens and closes it; of the kind "numpy" or "numbers"."""
+    lines = "\n".join(_lines(text, lambda _: None)) if kind == "numpy" else escape(text)
+    return (
+        f'<details class="view {kind}"{" open" * shown}><summary>{escape(label)}</summary>'
+        f'<div class="highlight notranslate"><pre>{lines}</pre></div></details>'
+    )
 
 
 def output_html(text: str, link: Link) -> str:

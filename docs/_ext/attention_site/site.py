@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from sphinx.util import logging
 
 from attention_np.cli.verification import check_pages
-from attention_np.derivation import Record, read_pages
+from attention_np.derivation import PageCheck, Record, read_pages
+from attention_np.derivation.views import View, views
 from docs.translations import FOLDER, translation_of
 
 if TYPE_CHECKING:
@@ -35,28 +36,38 @@ class Site:
         What the check said about each equation.
     reasons : dict of str to str
         Why an equation is not executed.
+    views : dict of str to View
+        Each equation in NumPy, and its numbers in a worked example.
+    formulas : dict of str to str
+        The LaTeX of each equation.
     """
 
     def __init__(self, root: Path, builder: Builder) -> None:
         self.root = root
         self.records: dict[str, Record] = {}
         self.reasons: dict[str, str] = {}
+        self.views: dict[str, View] = {}
+        self.formulas: dict[str, str] = {}
         self._builder = builder
         self._pages: dict[str, str] = {}  # the document of each derivation, by the name that tags begin with
 
     def check(self) -> None:
         """Run the check that ``make check`` runs on the pages; what does not hold is a warning of the build."""
         for folder in FOLDERS:
-            report = check_pages(self.root / folder)
+            report = check_pages(self.root / folder, look=self._look)
             self.records |= {record.tag: record for record in report.records if record.tag}
             for page in read_pages([self.root / folder]):
                 self._pages[page.name] = f"{folder}/{Path(page.path).stem}"
+                self.formulas |= {item.tag: item.text.strip() for item in page.equations}
                 self.reasons |= {item.tag: item.reason for item in page.equations if item.mark == "skipped"}
             for problem in report.problems:
                 log.warning("%s", problem)
             for record in report.records:
                 if record.verdict == "fails":
                     log.warning("(%s) fails the check: %s", record.tag, record.message)
+
+    def _look(self, check: PageCheck) -> None:
+        self.views |= views(check)
 
     def tag_of(self, latex: str) -> str | None:
         """The tag of a displayed equation that was checked."""
