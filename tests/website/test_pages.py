@@ -112,7 +112,9 @@ def test_each_derivation_says_once_what_an_equation_without_code_is(soup: Soup, 
     for name in {record.page for record in report.records}:
         (guide,) = soup(page_of(name)).select("p.guide")
         has_code = any(record.cited_by for record in report.records if record.page == name)
-        assert guide.text.startswith("Beside an equation stands the code" if has_code else "The equations of this page")
+        assert guide.text.startswith("Below an equation stands the same in NumPy")
+        assert ("beside it the code" in guide.text) == has_code
+        assert ("The equations of this page are" in guide.text) != has_code
 
 
 def test_each_cited_line_of_the_source_leads_back_to_its_equation(by_id: ById, report: Verification) -> None:
