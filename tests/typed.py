@@ -321,6 +321,7 @@ def counting() -> None:
     assert_type(cases.batch(["a b"], 4), cases.Batch)
     assert_type(conventions.identify(dot_product.forward, options=["mask"]), conventions.Profile)
     assert_type(known_answers.write("answers"), int)
+    assert_type(known_answers.verify_files("results", "answers"), known_answers.Conformance)
     assert_type(known_answers.load("answers"), Iterator[known_answers.KnownAnswer])
     assert_type(known_answers.verify(known_answers.of_op(dot_product), Path("answers")), known_answers.Conformance)
 

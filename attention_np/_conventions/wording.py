@@ -9,6 +9,7 @@ from attention_np._conventions.readings import KEYS_OF_WINDOW
 
 NAMES = {  # of an axis, as it stands in a sentence
     "layout": "the layout of axes",
+    "keys": "the causal mask",
     "scale": "the scale",
     "given scale": "the scale that is given",
     "heads": "the order of heads",
@@ -24,6 +25,8 @@ NAMES = {  # of an axis, as it stands in a sentence
     "empty row": "a row without keys",
 }
 MEANINGS = {  # of a value, behind "which"
+    ("keys", "causal without being asked"): "hides later keys without being asked",
+    ("keys", "all"): "hides nothing without being asked",
     ("mask", "true attends"): "attends where it is true",
     ("mask", "true hides"): "hides where it is true",
     ("mask", "added as a number"): "is added as a number",

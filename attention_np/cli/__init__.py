@@ -20,6 +20,7 @@ COMMANDS = {
     "cost": "operations, bytes moved and memory of attention, plain and blockwise, and what fits in memory here",
     "trace": "print every step of attention on a sentence, forward and backward, in small numbers",
     "atlas": "the attention of published models: recipe, what is whole or missing, and the worst error of a stored run",
+    "verify": "hold a folder of results against a folder of known answers, and say what is wrong in a sentence",
     "known-answers": "write known answers, with gradients and error bounds, to test attention in any language with",
 }
 

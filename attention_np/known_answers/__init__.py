@@ -8,7 +8,17 @@ repository and of the sdist.
 
 from attention_np.known_answers.reading import KnownAnswer, load
 from attention_np.known_answers.report import Comparison, Conformance, KnownAnswerError
-from attention_np.known_answers.verifying import of_op, verify
+from attention_np.known_answers.verifying import of_op, verify, verify_files
 from attention_np.known_answers.writing import write
 
-__all__ = ["Comparison", "Conformance", "KnownAnswer", "KnownAnswerError", "load", "of_op", "verify", "write"]
+__all__ = [
+    "Comparison",
+    "Conformance",
+    "KnownAnswer",
+    "KnownAnswerError",
+    "load",
+    "of_op",
+    "verify",
+    "verify_files",
+    "write",
+]

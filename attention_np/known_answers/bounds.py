@@ -40,10 +40,17 @@ def bounds(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[
 
 def analysed(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[str, Any]) -> dict[str, Computed]:
     """The answers in float64, each with its largest error."""
+    return analysed_by(Analysis(form), op, inputs, options)
+
+
+def analysed_by(
+    rules: Analysis, op: str, inputs: Mapping[str, Array], options: Mapping[str, Any]
+) -> dict[str, Computed]:
+    """The same by other rules."""
     # What NaN and infinity hide behind has no influence, so a zero does as well.
-    clean = {name: x if x.dtype == np.bool_ else exact(_finite(name, x)) for name, x in inputs.items()}
+    clean = {name: x if x.dtype == np.bool_ else exact(finite(name, x)) for name, x in inputs.items()}
     with np.errstate(all="ignore"):
-        return OPS[op](Analysis(form), clean, options)
+        return OPS[op](rules, clean, options)
 
 
 def with_rounding(error: Array, answer: Array, form: Format) -> Array:
@@ -54,6 +61,7 @@ def with_rounding(error: Array, answer: Array, form: Format) -> Array:
     return bound
 
 
-def _finite(name: str, x: Array) -> Array:
+def finite(name: str, x: Array) -> Array:
+    """An input in float64, with zeros for what is not finite, but in what is added to scores."""
     wide = np.asarray(x).astype(np.float64)
     return wide if name in ("bias", "scores", "log_decay", "gate") else np.where(np.isfinite(wide), wide, 0)

@@ -11,8 +11,9 @@ from attention_np._lib.arrays import Array
 from attention_np.known_answers.reading import KnownAnswer
 from attention_np.known_answers.report import Comparison
 
+LARGEST = 512  # a length that a factor is named by
+SURELY = 1e-5  # relative: numbers so near are the same
 CLEAR = 100  # times its bound: an entry so large shows a factor to two digits
-FEW_BITS = 13  # in which an array agrees that was rounded somewhere to the 11 bits of float16 and TF32, or to fewer
 
 
 def compare(case: KnownAnswer, name: str, found: Array) -> Comparison:
@@ -37,7 +38,27 @@ def compare(case: KnownAnswer, name: str, found: Array) -> Comparison:
     note = _explain(wide.astype(np.float64), answer, bound, wrong) if wrong.any() else None
     values = float(wide[index]), float(answer[index]), float(bound[index])
     return Comparison(
-        case.name, name, not wrong.any(), float(ratios[index]), index, *values, int(wrong.sum()), answer.size, note
+        case.name,
+        name,
+        not wrong.any(),
+        float(ratios[index]),
+        index,
+        *values,
+        int(wrong.sum()),
+        answer.size,
+        note,
+        case.description,
+    )
+
+
+def failed(case: KnownAnswer, error: Exception) -> Comparison:
+    """The verdict on a case in which a function raised."""
+    answer = case.answers["output"]
+    first = (str(error).strip().splitlines() or [""])[0]
+    note = f"it raised {type(error).__name__}{f': {first[:90]}' if first else ''}"
+    nothing = math.nan, math.nan, math.nan
+    return Comparison(
+        case.name, "output", False, math.inf, (), *nothing, answer.size, answer.size, note, case.description
     )
 
 
@@ -65,7 +86,7 @@ def _explain(found: Array, answer: Array, bound: Array, wrong: Array) -> str | N
     if not found[finite].any():
         return "it is zero throughout"
     some = found[finite], answer[finite]
-    return _factor(*some, bound[finite], wrong[finite]) or _digits(*some)
+    return _factor(*some, bound[finite], wrong[finite])
 
 
 def _factor(found: Array, answer: Array, bound: Array, wrong: Array) -> str | None:
@@ -74,15 +95,20 @@ def _factor(found: Array, answer: Array, bound: Array, wrong: Array) -> str | No
         return None
     factor = float(np.median(found[clear] / answer[clear]))
     explained = np.abs(found - factor * answer) <= 4 * (abs(factor) + 1) * bound
-    return f"it is {factor:.6g} times the answer throughout" if explained.all() else None
+    return f"it is {_named(factor)} times the answer throughout" if explained.all() else None
 
 
-def _digits(found: Array, answer: Array) -> str | None:
-    if not answer.any():
-        return None
-    error = float(np.abs(found - answer).max() / np.abs(answer).max())
-    bits = -math.log2(error) if 0 < error < math.inf else 0
-    return f"it agrees to {bits:.0f} bits, as rounding to a shorter format makes it" if 5 < bits < FEW_BITS else None
+def _named(factor: float) -> str:
+    """A factor as it would be written: "sqrt(5)", "1/64"."""
+    sign, size = ("-" if factor < 0 else ""), abs(factor)
+    for name, value in ((name, value) for k in range(1, LARGEST + 1) for name, value in _forms(k)):
+        if abs(size - value) <= SURELY * value:
+            return f"{sign}{name}"
+    return f"{factor:.6g}"
+
+
+def _forms(k: int) -> list[tuple[str, float]]:
+    return [(str(k), k), (f"1/{k}", 1 / k), (f"sqrt({k})", k**0.5), (f"1/sqrt({k})", k**-0.5)]
 
 
 def _entries(which: Array) -> str:

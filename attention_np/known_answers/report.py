@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from attention_np._lib.text import table
 
-SHOWN = 20  # wrong arrays, each with a line or two
-SKIPPED = 8  # names
+LINES = 20  # that a report has at most, so that it is read
+ROWS = 8  # of the table, of which those of arrays that are wrong come first
+SKIPPED = 4  # names
 
 
 class KnownAnswerError(AssertionError):
@@ -30,9 +31,13 @@ class Comparison(NamedTuple):
     wrong: int  # how many entries are
     size: int  # how many there are
     note: str | None  # what it looks like, in a sentence
+    about: str = ""  # what the case is there for
 
     def __str__(self) -> str:
-        lines = [f"{self.case}: {self.array} is wrong in {self.wrong} of {self.size} entries"]
+        about = f" ({self.about})" if self.about else ""
+        if self.note and self.note.startswith("it raised"):
+            return f"{self.case}{about}: {self.note}"
+        lines = [f"{self.case}: {self.array} is wrong in {self.wrong} of {self.size} entries{about}"]
         if self.bound == self.bound:  # the shapes are the same
             place = f"at {list(self.worst_index)} " if self.worst_index else ""
             lines.append(f"    {place}it is {self.found:.9g}, not {self.answer:.9g} within {self.bound:.1e}")
@@ -49,10 +54,13 @@ class Conformance:
         One for each array that the function returned in each case.
     skipped : tuple of str
         The cases that it did not implement.
+    verdict : str or None
+        One sentence over all cases that fail: the cause that explains every number of them to its bound, if one does.
     """
 
     comparisons: tuple[Comparison, ...]
     skipped: tuple[str, ...] = ()
+    verdict: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -61,8 +69,16 @@ class Conformance:
 
     @property
     def failed(self) -> tuple[Comparison, ...]:
-        """The comparisons that do not hold."""
-        return tuple(comparison for comparison in self.comparisons if not comparison.ok)
+        """The comparisons that do not hold, those that were not compared first, then those of small cases."""
+        sizes: dict[str, int] = {}
+        for comparison in self.comparisons:
+            sizes[comparison.case] = sizes.get(comparison.case, 0) + comparison.size
+        return tuple(
+            sorted(
+                (x for x in self.comparisons if not x.ok),
+                key=lambda x: (x.size > 0 and x.bound == x.bound, sizes[x.case]),
+            )
+        )
 
     def __iter__(self) -> Iterator[Comparison]:
         return iter(self.comparisons)
@@ -76,23 +92,26 @@ class Conformance:
 
     def __str__(self) -> str:
         checked = len({comparison.case for comparison in self.comparisons})
-        lines = [
-            f"{checked} of {checked + len(self.skipped)} cases were checked, {len(self.skipped)} skipped",
-            "",
-            _table(self.comparisons),
-        ]
-        failed = self.failed
-        if failed:
-            lines += ["", *map(str, failed[:SHOWN])]
-        if len(failed) > SHOWN:
-            lines.append(f"and {len(failed) - SHOWN} arrays more")
+        lines = [f"{checked} of {checked + len(self.skipped)} cases were checked, {len(self.skipped)} skipped"]
+        lines += [self.verdict] if self.verdict else []
+        lines += ["", *_table(self.comparisons)]
+        end = []
         if self.skipped:
             names = ", ".join(self.skipped[:SKIPPED]) + (", ..." if len(self.skipped) > SKIPPED else "")
-            lines += [
-                "",
-                f"{len(self.skipped)} {'case was' if len(self.skipped) == 1 else 'cases were'} skipped: {names}",
-            ]
-        return "\n".join(lines)
+            end = ["", f"{len(self.skipped)} {'case was' if len(self.skipped) == 1 else 'cases were'} skipped: {names}"]
+        failed = self.failed  # smallest cases first
+        room = LINES - len(lines) - len(end) - 2
+        shown = 0
+        if failed:
+            lines.append("")
+        for comparison in failed:
+            block = str(comparison).splitlines()
+            if len(block) > room:
+                break
+            lines, room, shown = [*lines, *block], room - len(block), shown + 1
+        if len(failed) > shown:
+            lines.append(f"and {len(failed) - shown} arrays more")
+        return "\n".join(lines + end)
 
     def raise_if_failed(self) -> None:
         """Raise `KnownAnswerError`, an AssertionError that prints the report, if an array is not within its bounds."""
@@ -100,17 +119,20 @@ class Conformance:
             raise KnownAnswerError(f"{len(self.failed)} arrays are not the known answers\n{self}")
 
 
-def _table(comparisons: tuple[Comparison, ...]) -> str:
-    """A line for each array in each dtype: the worst of its cases."""
+def _table(comparisons: tuple[Comparison, ...]) -> list[str]:
+    """A line for each array in each dtype, or for those that fail and a few more: the worst of its cases."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in comparisons:
         groups.setdefault((comparison.case.partition("/")[0], comparison.array), []).append(comparison)
-    rows = [("dtype", "array", "cases", "hold", "error / bound", "the worst case")]
+    rows = []
     for (dtype, array), group in groups.items():
         worst = max(group, key=lambda x: (not x.ok, x.error))
         hold = sum(x.ok for x in group)
         case = worst.case.partition("/")[2]
-        rows.append(
-            (dtype, array, str(len(group)), str(hold) if worst.ok else f"{hold} NO", f"{worst.error:.2g}", case)
-        )
-    return table(rows, left=len(rows[0]))
+        rows.append((dtype, array, len(group), hold if worst.ok else f"{hold} NO", f"{worst.error:.2g}", case))
+    shown = sorted(rows, key=lambda row: isinstance(row[3], int))[:ROWS] if len(rows) > ROWS else rows
+    head = ("dtype", "array", "cases", "hold", "error / bound", "the worst case")
+    lines = table([head, *([str(cell) for cell in row] for row in shown)], left=len(head)).splitlines()
+    rest = rows[:0] if len(rows) <= ROWS else [row for row in rows if row not in shown]
+    wrong = sum(not isinstance(row[3], int) for row in rest)
+    return lines + ([f"and {len(rest)} arrays more, of which {wrong or 'none'} fail"] if rest else [])

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from attention_np._lib.arrays import Array
-from attention_np.known_answers.comparing import compare
+from attention_np._lib.json import content_of
+from attention_np.known_answers import files
+from attention_np.known_answers.comparing import compare, failed
 from attention_np.known_answers.reading import KnownAnswer, load
-from attention_np.known_answers.report import Conformance
+from attention_np.known_answers.report import Comparison, Conformance
 
 Function = Callable[[dict[str, Array], dict[str, Any]], Mapping[str, Any]]
 
@@ -53,12 +56,15 @@ def verify(
     Returns
     -------
     Conformance
-        ``report.ok`` says whether all that was returned is within the bounds, ``print(report)`` what is not.
+        ``report.ok`` says whether all that was returned is within the bounds, ``print(report)`` what is not, and
+        ``report.verdict`` in one sentence why, where one cause explains all that fails. The function is asked for its
+        conventions first (:func:`attention_np.conventions.identify`).
 
     Raises
     ------
     TypeError, ValueError
         If what the function returns is no dictionary of arrays with the names of answers, or if nothing was compared.
+        Where the function itself raises anything but a NotImplementedError, the case has failed, and the others go on.
     FileNotFoundError, ImportError, ValueError
         As :func:`load`.
 
@@ -79,22 +85,108 @@ def verify(
     >>> report.ok, report["rows", "output"].ok, report["rows", "d_scores"].ok
     (False, True, False)
     """
-    comparisons, skipped = [], []
-    for case in load(directory, op=op, dtypes=dtypes, skip=skip):
+
+    def returned(case: KnownAnswer) -> Mapping[str, Any]:
+        return function(_side_by_side(case.inputs) if fused else dict(case.inputs), dict(case.options))
+
+    report, _ = _held_against(load(directory, op=op, dtypes=dtypes, skip=skip), returned, function)
+    return report
+
+
+def verify_files(
+    directory: str | os.PathLike[str],
+    answers: str | os.PathLike[str],
+    *,
+    dtypes: Iterable[str] | None = None,
+    skip: Iterable[str] = (),
+) -> Conformance:
+    """Hold results in files against known answers, as ``attention-np verify DIR --answers OTHER`` does.
+
+    Parameters
+    ----------
+    directory : path
+        A file for each case, by the same name as in the set, such as ``float32/dot_product/causal.safetensors``, with
+        arrays by the names of the answers. A case without a file is skipped, and so is an answer without an array.
+    answers : path
+        What :func:`write` has written.
+    dtypes, skip
+        As for :func:`verify`.
+
+    Returns
+    -------
+    Conformance
+
+    Raises
+    ------
+    ValueError
+        If there is a result for none of the cases, or if a file cannot be read or holds other arrays.
+    FileNotFoundError, ImportError
+        As :func:`load`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attention_np import known_answers
+    >>> with tempfile.TemporaryDirectory() as folder:  # a set is right, held against itself
+    ...     written = known_answers.write(folder, ops=["softmax"], dtypes=["float32"])
+    ...     known_answers.verify_files(folder, folder).ok
+    True
+    """
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    cases: dict[str, list[KnownAnswer]] = {}
+    for case in load(answers, dtypes=dtypes, skip=skip):
+        cases.setdefault(case.op, []).append(case)
+
+    def returned(case: KnownAnswer) -> Mapping[str, Any]:
+        file = folder / f"{case.name}.safetensors"
+        if not file.is_file():
+            raise NotImplementedError
+        with files.refusing("its file cannot be read"):
+            arrays = files.from_bytes(content_of(file))
+        return {name: x for name, x in arrays.items() if name in case.answers}
+
+    comparisons: list[Comparison] = []
+    skipped: list[str] = []
+    verdicts = []
+    for of_op in cases.values():
+        report, left_out = _held_against(of_op, returned, None)
+        comparisons, skipped = [*comparisons, *report.comparisons], [*skipped, *left_out]
+        verdicts += [report.verdict] if report.verdict else []
+    if not comparisons:
+        raise ValueError(f"{folder} has a result for none of the {len(skipped)} cases of {answers}")
+    return Conformance(tuple(comparisons), tuple(skipped), " ".join(verdicts) or None)
+
+
+def _held_against(
+    cases: Iterable[KnownAnswer], returned_for: Callable[[KnownAnswer], Mapping[str, Any]], function: Function | None
+) -> tuple[Conformance, list[str]]:
+    """The report on some cases of one op, and those that were skipped."""
+    from attention_np.known_answers.verdict import verdict_of
+
+    comparisons: list[Comparison] = []
+    skipped: list[str] = []
+    compared: list[tuple[KnownAnswer, dict[str, Array]]] = []
+    raised = False
+    for case in cases:
         try:
-            returned = function(_side_by_side(case.inputs) if fused else dict(case.inputs), dict(case.options))
+            returned = returned_for(case)
         except NotImplementedError:
             skipped.append(case.name)
             continue
-        except Exception as error:
-            if hasattr(error, "add_note"):  # from Python 3.11 on
-                error.add_note(f"in the known answer {case.name}")
-            raise
-        found = _arrays(case, returned)
-        comparisons += [compare(case, name, x) for name, x in found.items()]
-    if not comparisons:
+        except Exception as error:  # whatever a kernel does: the case has failed, and the others go on
+            comparisons.append(failed(case, error))
+            raised = True
+            continue
+        arrays = _arrays(case, returned)
+        comparisons += [compare(case, name, x) for name, x in arrays.items()]
+        compared.append((case, arrays))
+    if not comparisons and function is not None:
         raise ValueError(f"nothing was compared: the function skipped all {len(skipped)} cases")
-    return Conformance(tuple(comparisons), tuple(skipped))
+    wrong = [(x.case, x.array) for x in comparisons if not x.ok]
+    verdict = verdict_of(compared, wrong, function) if wrong and not raised else None
+    return Conformance(tuple(comparisons), tuple(skipped), verdict), skipped
 
 
 def _side_by_side(inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -263,7 +263,8 @@ def test_forward_mode_that_is_wrong_for_one_input_names_it(monkeypatch: Patch, c
         (["check", "--json", "no/such/folder/report.json"], "no folder"),
         (["check", "--derivations", "no/such/folder"], "no folder or page"),
         (["check", "--what"], "unrecognized arguments"),
-        (["verify"], "invalid choice"),
+        (["verify"], "required: DIR, --answers"),
+        (["prove"], "invalid choice"),
         ([], "required"),
     ],
 )

@@ -1,6 +1,5 @@
 """A function is run over the cases: what is wrong is found, and what is no answer is refused."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ def test_what_is_wrong_is_told_in_a_sentence(few: Path) -> None:
     assert changed(few, with_entry(np.inf)).note == "it is infinite in 1 entry where the answer is not"
     assert changed(few, lambda x: 0 * x, "one-key").note == "it is zero throughout"
     assert changed(few, lambda x: x.T).note == "its shape is (3, 4, 2), and that of the answer is (2, 4, 3)"
-    assert "agrees to 1" in changed(few, lambda x: x.astype(np.float16)).note
+    assert changed(few, lambda x: x.astype(np.float16)).note is None
     assert changed(few, np.nan_to_num, "nan-without-gradient").note.startswith("it is finite in 6 entries")
     nothing = changed(few, lambda x: x + np.float32(1e-30), "nothing-visible")
     assert nothing.note == "it is not exactly zero in 24 entries that nothing has an influence on"
@@ -86,16 +85,6 @@ def test_a_function_that_implements_no_case_is_told(small: Path) -> None:
 
     with pytest.raises(ValueError, match=r"^nothing was compared: the function skipped all 17 cases$"):
         known_answers.verify(nothing, small, op="softmax")
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
-def test_an_exception_of_the_function_is_its_own_and_names_the_case(small: Path) -> None:
-    def broken(*_: Any) -> Any:
-        raise ZeroDivisionError("mine")
-
-    with pytest.raises(ZeroDivisionError, match="mine") as caught:
-        known_answers.verify(broken, small, op="softmax")
-    assert caught.value.__notes__ == ["in the known answer float32/softmax/rows"]
 
 
 def test_cases_are_chosen_by_op_dtype_tag_and_name(few: Path, small: Path) -> None:

@@ -1,0 +1,150 @@
+"""One sentence over all cases that fail: a cause, where one explains every number of all of them to its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from attention_np._conventions.readings import AXES
+from attention_np._lib.arrays import Array
+from attention_np.conventions import NONE_OF_THESE, OPTIONS, identify
+from attention_np.known_answers.bounds import with_rounding
+from attention_np.known_answers.causes import (
+    ASKED_OF_CASES,
+    Cause,
+    conventions_read,
+    factors,
+    roundings,
+    single_conventions,
+    slips,
+)
+from attention_np.known_answers.formats import FORMATS
+from attention_np.known_answers.reading import KnownAnswer
+
+Returned = Sequence[tuple[KnownAnswer, Mapping[str, Array]]]  # cases, and what was returned for each
+Function = Callable[[dict[str, Array], dict[str, Any]], Mapping[str, Any]]
+WITH_SCORES = ("softmax", "dot_product", "multi_head", "additive")
+
+
+def verdict_of(returned: Returned, wrong: Iterable[tuple[str, str]], function: Function | None = None) -> str | None:
+    """What is wrong, in a sentence, or None if no cause explains it.
+
+    Parameters
+    ----------
+    returned : sequence of pairs
+        Of each case that was compared, and the arrays that were returned for it.
+    wrong : iterable of pairs of str
+        The names of a case and of an array in it that is not within its bound.
+    function : callable, optional
+        Where the arrays came from: it is asked for its conventions first.
+    """
+    failing = {name for name, _ in wrong}
+    arrays = [x for x in _in_order(returned) if any(array == x for _, array in wrong)]
+    if not arrays:
+        return None
+    smallest_first = sorted(returned, key=lambda pair: (pair[0].name not in failing, _size(pair[0])))
+    (first, _), op = smallest_first[0], returned[0][0].op
+    candidates = chain(
+        _asked(function, returned) if function is not None and op == "dot_product" else (),
+        single_conventions() if op == "dot_product" else (),
+        slips() if op in WITH_SCORES else (),
+        factors(),
+        roundings() if op in WITH_SCORES else (),
+    )
+    causes = list(candidates)
+    for cause in causes:
+        if _explains(cause, smallest_first, arrays):
+            return _sentence(cause, first, arrays, len(failing), _in_order(returned))
+    if len(arrays) > 1:  # each may have a cause of its own
+        found = {x: next((c for c in causes if _explains(c, smallest_first, [x])), None) for x in arrays}
+        if all(found.values()):
+            return " ".join(_sentence(c, first, [x], len(failing), _in_order(returned)) for x, c in found.items() if c)
+    return None
+
+
+def _size(case: KnownAnswer) -> int:
+    return sum(x.size for x in case.inputs.values())
+
+
+def _in_order(returned: Returned) -> list[str]:
+    return list(dict.fromkeys(name for _, arrays in returned for name in arrays))
+
+
+def _explains(cause: Cause, returned: Returned, arrays: Sequence[str]) -> bool:
+    """Whether these arrays are what the cause predicts, in all cases; small ones that fail come first."""
+    for case, found in returned:
+        some = [name for name in arrays if name in found]
+        if not some:
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                predicted = cause.predict(case)
+        except (KeyError, ValueError):  # a case in which there is nothing of the kind
+            predicted = {}
+        if not all(name in predicted and _is(found[name], predicted[name], case.answers[name], case) for name in some):
+            return False
+    return True
+
+
+def _is(x: Array, predicted: Any, answer: Array, case: KnownAnswer) -> bool:
+    right = predicted.value
+    if x.shape != right.shape:
+        return False
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        answer = answer.astype(np.float64)  # an infinite one is as much that of every cause without a say in it
+        same = (wide == right) | (np.isnan(wide) & np.isnan(right)) | ((wide == answer) & ~np.isfinite(answer))
+        near = np.abs(wide - right) <= with_rounding(predicted.error, right, FORMATS[case.dtype])
+    return bool((same | near).all())
+
+
+def _asked(function: Function, returned: Returned) -> Iterator[Cause]:
+    """The conventions that the function follows where it is asked, all together and each alone."""
+    taken = {name for case, _ in returned for name in (*case.inputs, *case.options)}
+
+    def attention(query: Array, key: Array, value: Array, **options: Any) -> Any:
+        arrays = {name: x for name, x in options.items() if isinstance(x, np.ndarray)}
+        inputs = {"query": query, "key": key, "value": value, **arrays}
+        inputs["d_output"] = np.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
+        found = function(inputs, {name: x for name, x in options.items() if name not in arrays})
+        beside = found.get("logsumexp")
+        return found["output"] if beside is None else (found["output"], beside)
+
+    try:
+        profile = identify(attention, options=[name for name in OPTIONS if name in taken])
+    except ValueError:  # it takes no arrays of our sizes
+        return
+    others = {
+        axis: value
+        for axis, value in profile.values.items()
+        if axis in ASKED_OF_CASES and value not in (NONE_OF_THESE, AXES[axis][0])
+    }
+    if others:
+        yield conventions_read(others)
+
+
+def _sentence(cause: Cause, first: KnownAnswer, arrays: Sequence[str], cases: int, returned: Sequence[str]) -> str:
+    which = "all arrays" if set(arrays) == set(returned) else _listed(arrays)
+    where = f"in the {'case' if cases == 1 else f'{cases} cases'} that {'fails' if cases == 1 else 'fail'}"
+    said = cause.said(first)
+    if cause.kind == "rounding":
+        return f"Right, but {said}: no more is wrong {where}."
+    if cause.kind == "convention":
+        of_what = "It follows" if "output" in arrays or which == "all arrays" else f"Its {which} follow"
+        return f"{of_what} another convention than these answers: {said}. That explains every number {where}."
+    if len(arrays) == 1:
+        said = (
+            said.replace("are ", "is ", 1)
+            .replace("lack ", "lacks ", 1)
+            .replace("have ", "has ", 1)
+            .replace("the answers", "the answer", 1)
+        )
+    which = "All arrays" if which == "all arrays" else which
+    return f"{which} {said}. That explains every number {where}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
