@@ -96,15 +96,16 @@ def answers(
         found["output"] = _at(found["output"], empty[..., None], np.nan)
     if of_empty == "mean" and empty.any():
         found["d_query"] = _at(found["d_query"], empty[..., None], 0)
-    if of_empty in ("zero", "nan") and "sink" not in read and "logsumexp" in found:
-        found["logsumexp"] = _at(found["logsumexp"], empty, -np.inf)
     found |= _given_back(found, inputs, options, read, reading)
     of_logsumexp = reading.get("logsumexp", "natural")
     if "logsumexp" not in found:  # weights that are not by softmax have none
         return found
-    if "without the sink" in of_logsumexp and "sink" in read:
+    sink_counts = "sink" in read and "without the sink" not in of_logsumexp
+    if "sink" in read and not sink_counts:
         rest = {name: x for name, x in read.items() if name != "sink"}
         found["logsumexp"] = _computed(rest, chosen, rules)["logsumexp"]
+    if of_empty in ("zero", "nan") and not sink_counts:
+        found["logsumexp"] = _at(found["logsumexp"], empty, -np.inf)
     if "base 2" in of_logsumexp:
         found["logsumexp"] = rules.times(found["logsumexp"], rules.number(1 / math.log(2)))
     return found

@@ -58,7 +58,7 @@ def softcap_after_mask(inputs: dict[str, Array], options: dict[str, Any]) -> dic
 
 def without_sink_in_logsumexp(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
     rest = {name: x for name, x in inputs.items() if name != "sink"}
-    return correct(inputs, options) | {"logsumexp": correct(rest, options)["logsumexp"]}
+    return correct(inputs, options) | {"logsumexp": correct(rest, options).get("logsumexp")}
 
 
 def flip(inputs: dict[str, Array], _: Any) -> None:
