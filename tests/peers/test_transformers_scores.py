@@ -146,3 +146,127 @@ def test_the_second_swin_with_its_scale_of_each_head(op: Any) -> None:
         return joined(attended)
 
     compare(module, lambda x: module(x)[0], layer, {"x": (2, N, WIDTH)})
+
+
+@pytest.mark.parametrize("op", [dot_product, blockwise])
+def test_segment_anything_with_its_vectors_of_rows_and_columns(op: Any) -> None:
+    modeling = import_module("transformers.models.sam.modeling_sam")
+    config = transformers.SamVisionConfig(hidden_size=WIDTH, num_attention_heads=HEADS)
+    module = modeling.SamVisionSdpaAttention(config, SIDE).eval()
+
+    def layer(x: Any, **of: Any) -> Any:
+        parts = projected(x, of, "qkv").reshape(2, N, 3, WIDTH)
+        query, key, value = (heads(parts[..., k, :]) for k in range(3))
+        # their products are of queries that are not scaled
+        both = [
+            biases.products(of[f"rel_pos_{axis}"] * D_K**0.5, index) for axis, index in (("h", DOWN), ("w", ACROSS))
+        ]
+        return projected(joined(chain.apply(op, query, key, value, bias=both)), of, "proj")
+
+    def run(x: Any) -> Any:
+        return module(x.reshape(2, SIDE, SIDE, WIDTH))[0].reshape(2, N, WIDTH)
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        compare(module, run, layer, {"x": (2, N, WIDTH)})
+
+
+@pytest.mark.parametrize("op", [dot_product, blockwise])
+def test_beit_with_its_table_and_the_class_token(op: Any) -> None:
+    modeling = import_module("transformers.models.beit.modeling_beit")
+    config = transformers.BeitConfig(
+        hidden_size=WIDTH, num_attention_heads=HEADS, image_size=SIDE, patch_size=1, attn_implementation="sdpa"
+    )
+    parts = {"attention": modeling.BeitAttention(config), "positions": modeling.BeitRelativePositionBias(config)}
+    module = torch.nn.ModuleDict(parts).eval()
+    count = (2 * SIDE - 1) ** 2
+    index = np.pad(INDEX, ((1, 0), (1, 0)))
+    index[0], index[1:, 0], index[0, 0] = count, count + 1, count + 2  # from the class token, to it, and to itself
+
+    def layer(x: Any, **of: Any) -> Any:
+        query, key, value = (heads(projected(x, of, f"attention_{name}_proj")) for name in "qkv")
+        bias = biases.table(of["positions_relative_position_bias_table"], index)
+        return projected(joined(chain.apply(op, query, key, value, bias=bias)), of, "attention_o_proj")
+
+    def run(x: Any) -> Any:
+        return module["attention"](x, module["positions"]((SIDE, SIDE)))[0]
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        compare(module, run, layer, {"x": (2, N + 1, WIDTH)})
+
+
+def conformer(name: str) -> tuple[Any, Callable[..., Any]]:
+    """An attention with the relative shift of Transformer-XL, and how it is run."""
+    if name == "wav2vec2":
+        modeling = import_module("transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer")
+        config = transformers.Wav2Vec2ConformerConfig(
+            hidden_size=WIDTH, num_attention_heads=HEADS, position_embeddings_type="relative", **BASE
+        )
+        one = modeling.Wav2Vec2ConformerSelfAttention(config).eval()
+        return one, lambda x, distances: one(x, relative_position_embeddings=distances[None])[0]
+    modeling = import_module("transformers.models.fastspeech2_conformer.modeling_fastspeech2_conformer")
+    config = transformers.FastSpeech2ConformerConfig(hidden_size=WIDTH)
+    of_module = {"num_attention_heads": HEADS, "attention_dropout_rate": 0.0}
+    other = modeling.FastSpeech2ConformerAttention(config, of_module).eval()
+    return other, lambda x, distances: other(x, pos_emb=distances[None])[0]
+
+
+@pytest.mark.parametrize("op", [dot_product, blockwise])
+@pytest.mark.parametrize("name", ["wav2vec2", "fastspeech2"])
+def test_conformers_with_the_relative_shift_of_transformer_xl(op: Any, name: str) -> None:
+    module, run = conformer(name)
+    index = N - 1 + np.arange(N) - np.arange(N)[:, None]
+
+    def layer(x: Any, distances: Any, **of: Any) -> Any:
+        query, key, value = (heads(projected(x, of, f"linear_{name}")) for name in "qkv")
+        vectors = heads(projected(distances, of, "linear_pos"))  # (heads, 2 N - 1, d_k)
+        u, v = (of[f"pos_bias_{name}"].reshape(HEADS, D_K, 1) for name in "uv")
+        # (q + u) k + (q + v) r is (q + u) k + (q + u) r + (v - u) r, of which the last knows no query
+        table = chain.apply(linear, vectors, (v - u) * D_K**-0.5).reshape(HEADS, 2 * N - 1).swapaxes(0, 1)
+        both = [biases.products(vectors, index), biases.table(table, index)]
+        attended = chain.apply(op, query + u.swapaxes(-1, -2), key, value, bias=both)
+        return projected(joined(attended), of, "linear_out")
+
+    compare(module, run, layer, {"x": (2, N, WIDTH), "distances": (2 * N - 1, WIDTH)})
+
+
+LLAMA = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": D_K}
+
+
+@pytest.mark.parametrize("op", [dot_product, blockwise])
+def test_the_fourth_llama_with_a_scale_that_grows_with_the_position(op: Any) -> None:
+    modeling = import_module("transformers.models.llama4.modeling_llama4")
+    config = transformers.Llama4TextConfig(
+        **LLAMA,
+        num_hidden_layers=1,
+        no_rope_layers=[0],
+        attn_temperature_tuning=True,
+        floor_scale=2,
+        attn_scale=0.5,
+        **BASE,
+    )
+    module = modeling.Llama4TextAttention(config, 0).eval()
+    reached = torch.log1p(torch.floor((torch.arange(N).float() + 1) / 2))  # which they have in single precision
+    scale = (reached * 0.5 + 1).double().numpy()[:, None] * D_K**-0.5  # (n, 1)
+    assert scale[0] < scale[1] < scale[-1]
+
+    def layer(x: Any, **of: Any) -> Any:
+        query, key, value = (heads(projected(x, of, f"{name}_proj")) for name in "qkv")
+        return projected(joined(chain.apply(op, query, key, value, scale=scale)), of, "o_proj")
+
+    compare(module, lambda x: module(x, None, None)[0], layer, {"x": (2, N, WIDTH)})
+
+
+@pytest.mark.parametrize("op", [dot_product, blockwise])
+def test_the_gradient_of_a_scale_of_each_query_is_that_through_llamas_attention(op: Any) -> None:
+    modeling = import_module("transformers.models.llama4.modeling_llama4")
+    module = torch.nn.Module().eval()
+    module.num_key_value_groups = 1
+
+    def run(query: Any, key: Any, value: Any, scale: Any) -> Any:
+        return modeling.eager_attention_forward(module, query * scale, key, value, None, 1.0)[0].transpose(1, 2)
+
+    def layer(query: Any, key: Any, value: Any, scale: Any) -> Any:
+        return chain.apply(op, query, key, value, scale=scale)
+
+    of_heads = (2, HEADS, N, D_K)
+    compare(module, run, layer, {"query": of_heads, "key": of_heads, "value": of_heads, "scale": (N, 1)})
