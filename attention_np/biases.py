@@ -545,8 +545,8 @@ def alibi_slopes(num_heads: int) -> Array:
     heads = as_integer("num_heads", num_heads, least=1)
     power = 2 ** (heads.bit_length() - 1)
     slopes = 2.0 ** (-8 * np.arange(1, power + 1) / power)
-    between = 2.0 ** (-4 * np.arange(1, 2 * power, 2) / power)
-    return np.concatenate([slopes, between])[:heads]
+    halfway = 2.0 ** (-4 * np.arange(1, 2 * power, 2) / power)
+    return np.concatenate([slopes, halfway])[:heads]
 
 
 def table(table: npt.ArrayLike, index: npt.ArrayLike) -> Bias:

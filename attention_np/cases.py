@@ -192,11 +192,11 @@ def _key(name: str) -> str:
     return parse_name(name)
 
 
-def _lengths(header: Header, given: Mapping[str, int]) -> dict[str, int]:
-    """A length for each range: those given, 2 and 3 for the factors of others, and from 2 to 5 for the rest."""
+def _lengths(header: Header, chosen: Mapping[str, int]) -> dict[str, int]:
+    """A length for each range: those chosen, 2 and 3 for the factors of others, and from 2 to 5 for the rest."""
     factors = {factor for product in header.sizes.values() for factor in product}
     small, other = cycle((2, 3)), cycle((3, 5, 4, 2))
-    lengths = {**header.fixed, **given}
+    lengths = {**header.fixed, **chosen}
     for name in (name for name, product in header.sizes.items() if not product):
         lengths.setdefault(name, next(small if name in factors else other))
     for name, product in header.sizes.items():
@@ -208,37 +208,37 @@ def _random(op: str) -> Iterator[Case]:
     """Every shape, mask and option that an op takes, on random numbers."""
     takes, lengths = signature(OPS[op].forward).parameters, _lengths(_header(op), {})
     plain, alone = drawn(op, optional=False, leading=(2,), seed=1), drawn(op, optional=False, seed=3)
-    whole, given = drawn(op, seed=2), _with_given_parameters(alone)
-    if given.inputs.keys() < alone.inputs.keys():  # what is tried one by one is so once: where its gradients are sums
-        plain, whole = _with_given_parameters(plain), drawn(op, leading=(2,), seed=2)
+    whole, base = drawn(op, seed=2), _with_fixed_parameters(alone)
+    if base.inputs.keys() < alone.inputs.keys():  # what is tried one by one is so once: where its gradients are sums
+        plain, whole = _with_fixed_parameters(plain), drawn(op, leading=(2,), seed=2)
     yield replace(plain, name="plain")
     yield whole if len(_arrays(whole)) > len(_arrays(plain)) else replace(alone, name="no leading axes")
     in_batch = {name: x for name, x in _arrays(plain).items() if x.shape != _arrays(alone)[name].shape}
     if len(in_batch) > 1:
         _, second, *rest = in_batch
         shared = {second: in_batch[second][:1]} | {name: in_batch[name][0] for name in rest}
-        yield replace(_with_given_parameters(replace(plain, inputs=plain.inputs | shared)), name="broadcast")
+        yield replace(_with_fixed_parameters(replace(plain, inputs=plain.inputs | shared)), name="broadcast")
     if {"n", "m"} <= lengths.keys() and {*ATTENDING} <= takes.keys():
-        yield replace(given, name="a single query", inputs=given.inputs | {"query": given.inputs["query"][0]})
+        yield replace(base, name="a single query", inputs=base.inputs | {"query": base.inputs["query"][0]})
     if "m" in lengths:
-        yield replace(_with_given_parameters(drawn(op, optional=False, seed=4, m=1)), name="one key")
+        yield replace(_with_fixed_parameters(drawn(op, optional=False, seed=4, m=1)), name="one key")
     for options in OPTIONS:
         taken = {name: x for name, x in options.items() if name in takes}
         if taken:
-            yield replace(given, name=", ".join(taken), options=given.options | taken)
+            yield replace(base, name=", ".join(taken), options=base.options | taken)
     if "mask" not in takes or op in INFINITE:
         return
     of_scores = tuple(lengths[name] for name in ("n", "m") if name in lengths)
     some = np.random.default_rng(5).random(of_scores) < 0.6
     some[1] = False
-    yield replace(given, name="mask with an empty row", options=given.options | {"mask": some})
+    yield replace(base, name="mask with an empty row", options=base.options | {"mask": some})
     if "bias" in takes:
         n, m = of_scores
-        of_keys = _with_given_parameters(drawn(op, seed=8))
+        of_keys = _with_fixed_parameters(drawn(op, seed=8))
         inputs, decoding = of_keys.inputs | {"bias": of_keys.inputs["bias"][0]}, masks.causal(n, m, offset=m - n)
         options = of_keys.options | {"mask": decoding}
         yield replace(of_keys, name="bias of each key, decoding", inputs=inputs, options=options)
-        case = _with_given_parameters(drawn(op, optional=False, seed=10))
+        case = _with_fixed_parameters(drawn(op, optional=False, seed=10))
         d_k, rng = _width_of_heads(case), np.random.default_rng(11)
         by_position = {
             "T5, causal": biases.t5(rng.standard_normal(4), bidirectional=False, max_distance=3),
@@ -257,7 +257,7 @@ def _random(op: str) -> Iterator[Case]:
         name = "bias: a list, by index" + (", a scale of each query" if scales else "")
         yield replace(case, name=name, inputs=case.inputs | {"bias": several} | scales)
     if "sink" in takes:
-        in_batches = _with_given_parameters(drawn(op, leading=(2,), seed=2))
+        in_batches = _with_fixed_parameters(drawn(op, leading=(2,), seed=2))
         options = in_batches.options | {"softcap": 0.8, "mask": masks.sliding_window(*of_scores, left=2)}
         inputs = in_batches.inputs | {"sink": np.random.default_rng(9).standard_normal(2)}
         yield replace(in_batches, name="sink, softcap, sliding window", inputs=inputs, options=options)
@@ -270,12 +270,12 @@ def _width_of_heads(case: Case) -> int:
     return int(case.options["parameters"].w_query.shape[1] // case.options["num_heads"])
 
 
-def _with_given_parameters(case: Case) -> Case:
+def _with_fixed_parameters(case: Case) -> Case:
     """A case that is not differentiated by what has neither queries nor keys: without masks and options, others are."""
     header = _header(case.op)
     tensors = {name: header.tensors[symbol] for name, symbol in header.code.items() if symbol in header.tensors}
-    moved = {name: x for name, x in case.inputs.items() if name in tensors and {"n", "m"} & set(tensors[name].axes)}
-    return replace(case, inputs=moved, options=case.options | {n: x for n, x in case.inputs.items() if n not in moved})
+    free = {name: x for name, x in case.inputs.items() if name in tensors and {"n", "m"} & set(tensors[name].axes)}
+    return replace(case, inputs=free, options=case.options | {n: x for n, x in case.inputs.items() if n not in free})
 
 
 def _arrays(case: Case) -> dict[str, Array]:
@@ -343,10 +343,10 @@ def _written(op: str) -> Iterator[Case]:
         options = {"absorbed": True, "is_causal": True, "softcap": 2.0}
         yield replace(case, name="absorbed, Shaw, sink, softcap, causal", inputs=inputs, options=options)
         unturned = replace(case, inputs={name: None if "rotary" in name else x for name, x in case.inputs.items()})
-        yield replace(_with_given_parameters(unturned), name="without positions")
+        yield replace(_with_fixed_parameters(unturned), name="without positions")
         yield replace(unturned, name="without positions, absorbed", options={"absorbed": True})
     if op == "multi_head":
-        case = _with_given_parameters(drawn(op))
+        case = _with_fixed_parameters(drawn(op))
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)
         yield Case(op, "bias of each head", case.inputs | {"bias": of_each_head}, case.options)
         yield replace(case, name="weights by sparsemax", options=case.options | {"weights_by": weightings.sparsemax()})
@@ -385,7 +385,7 @@ def _of_sentences(op: str) -> Iterator[Case]:
         words = {"latent": _words(english, case.inputs["latent"])}
         options = {"mask": masks.padding_from_tokens(padded, PAD, heads=True), "is_causal": True}
         case = replace(case, inputs=case.inputs | words, options=options)
-        yield replace(_with_given_parameters(case), name="sentences: padding, causal")
+        yield replace(_with_fixed_parameters(case), name="sentences: padding, causal")
     if not {*ATTENDING, "mask"} <= takes.keys():
         return
     if "m" not in _header(op).sizes:  # a token has its query, its key and its value
@@ -406,14 +406,14 @@ def _of_sentences(op: str) -> Iterator[Case]:
         words = {x: _words(queries if x == "query" else english, case.inputs[x]) for x in ATTENDING}
         options = case.options | more | {"mask": masks.padding_from_tokens(padded, PAD, heads="num_heads" in takes)}
         case = replace(case, inputs=case.inputs | words, options=options)
-        yield replace(_with_given_parameters(case), name=f"sentences: {name}")
+        yield replace(_with_fixed_parameters(case), name=f"sentences: {name}")
     real = batch(english, 8).tokens != PAD
     segments = np.nonzero(real)[0]
     case = drawn(op, optional=False, seed=7, n=len(segments), m=len(segments))
     words = {x: _words(english, case.inputs[x])[real] for x in ATTENDING}
     mask = masks.packed(segments) & masks.causal(len(segments))
     case = replace(case, inputs=case.inputs | words, options=case.options | {"mask": mask})
-    yield replace(_with_given_parameters(case), name="sentences: packed in one row")
+    yield replace(_with_fixed_parameters(case), name="sentences: packed in one row")
 
 
 def _words(sentences: Sequence[str], like: Array) -> Array:

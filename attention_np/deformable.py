@@ -218,12 +218,12 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
         share = (level.near * weights)[..., None]  # (..., n, points, 4, 1)
         d_corners = _seen(backward_times(d_rows, share), level.near[..., None])  # (..., n, points, 4, d)
         d_value.append(_to_pixels(d_corners, level))  # (..., pixels of the level, d) (deformable.12)
-    found = Gradients(
+    gradients = Gradients(
         value=np.concatenate(d_value, axis=-2),
         locations=np.concatenate(d_locations, axis=-3),
         weights=np.concatenate(d_weights, axis=-2),
     )
-    return found, tuple(found)
+    return gradients, tuple(gradients)
 
 
 def _to_pixels(d_corners: Array, level: Level) -> Array:
@@ -264,8 +264,8 @@ double_backward = passes.second_derivative(sample, backward)
 
 def _as_shapes(shapes: Any) -> tuple[tuple[int, int], ...]:
     """`shapes` as pairs of integers, of at least one level."""
-    given = shapes.tolist() if isinstance(shapes, np.ndarray) else shapes
-    pairs = [tuple(pair) if isinstance(pair, list | tuple) else () for pair in given] if _is_some(given) else []
+    listed = shapes.tolist() if isinstance(shapes, np.ndarray) else shapes
+    pairs = [tuple(pair) if isinstance(pair, list | tuple) else () for pair in listed] if _is_some(listed) else []
     if not pairs or any(len(pair) != 2 for pair in pairs):
         raise ValueError(
             f"shapes must have the height and the width of each level, ((height, width), ...), not {shapes}"

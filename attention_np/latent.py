@@ -193,8 +193,8 @@ def forward(
     query, latent = as_floating("query", query), as_floating("latent", latent)
     w_key, w_value = as_floating("w_key", w_key), as_floating("w_value", w_value)
     if (query_rotary is None) != (key_rotary is None):
-        given, other = ("key", "query") if query_rotary is None else ("query", "key")
-        raise ValueError(f"{other}_rotary is missing: {given}_rotary meets it in the scores, so both are given or none")
+        one, other = ("key", "query") if query_rotary is None else ("query", "key")
+        raise ValueError(f"{other}_rotary is missing: {one}_rotary meets it in the scores, so both are given or none")
     of_queries = None if query_rotary is None else as_floating("query_rotary", query_rotary)
     of_keys = None if key_rotary is None else as_floating("key_rotary", key_rotary)
     arrays = query, of_queries, latent, of_keys, w_key, w_value
@@ -337,8 +337,8 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
     # forward was heads = attention(q, k, v)
     # (latent.12, latent.13, latent.14), absorbed (latent.23, latent.24)
-    found, (d_scores, _) = dot_product.backward.mathematics(_rows(d_heads, as_rows), attention)
-    d_q, d_k, d_v = (sum_to(d, x.shape) for d, x in zip(found[:3], attention[:3], strict=True))
+    of_attention, (d_scores, _) = dot_product.backward.mathematics(_rows(d_heads, as_rows), attention)
+    d_q, d_k, d_v = (sum_to(d, x.shape) for d, x in zip(of_attention[:3], attention[:3], strict=True))
     d_q = _heads(d_q, query, as_rows)  # (..., h, n, d_n + d_r), absorbed (..., h, n, r + d_r)
     if as_rows:
         d_k, d_v = d_k[..., None, :, :], d_v[..., None, :, :]
@@ -365,7 +365,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_latent = of_keys + of_values  # (..., m, r) (latent.18, latent.27)
 
     d_scores = _heads(d_scores, query, as_rows)  # (..., h, n, m)
-    of_bias = OfBlock(found.bias)  # (latent.19)
+    of_bias = OfBlock(of_attention.bias)  # (latent.19)
     if cache.absorbed and cache.bias is not None:
         read = _operands_of_bias(query, cache.query_rotary, cache.latent, cache.scale)
         of_bias = biases.gradients(cache.bias, d_scores, read)
@@ -382,7 +382,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
         w_key=d_w_key,
         w_value=d_w_value,
         bias=of_bias.array,
-        sink=found.sink,
+        sink=of_attention.sink,
     )
     return gradients, (d_scores, d_heads, *intermediate)
 

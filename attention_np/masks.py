@@ -347,10 +347,10 @@ def selected(indices: npt.ArrayLike, m: int, *, block_size: int = 1) -> Mask:
 
 def as_selection(indices: npt.ArrayLike, block_size: int) -> tuple[npt.NDArray[np.int64], int]:
     """Lists of what each query selects, and the size of a block, if they are."""
-    given = as_integers("indices", indices, axes=2)
-    rows = given.astype(np.int64)
+    array = as_integers("indices", indices, axes=2)
+    rows = array.astype(np.int64)
     if rows.size and rows.min() < -1:
-        raise ValueError(f"indices must be from 0 on, or -1 for none, and one is {given.flat[rows.argmin()]}")
+        raise ValueError(f"indices must be from 0 on, or -1 for none, and one is {array.flat[rows.argmin()]}")
     return rows, as_integer("block_size", block_size, least=1)
 
 

@@ -62,7 +62,7 @@ class Rule:
 
     def within(self, rows: slice, columns: slice) -> Rule:
         """The rule for these queries and keys alone, counted from the first of each."""
-        return _Moved(self, rows.start, columns.start)
+        return _Shifted(self, rows.start, columns.start)
 
     def check(self, n: int, m: int) -> None:
         """Raise ValueError if the rule does not fit n queries and m keys."""
@@ -94,9 +94,9 @@ class _Band(Rule):
             return False
         if lower <= least and most <= upper:  # all of it is (blockwise.43)
             return True
-        n, m, moved = rows.stop - rows.start, columns.stop - columns.start, rows.start - columns.start
-        mask = _triangle(n, m, upper + moved)
-        return mask if lower <= least else mask & ~_triangle(n, m, lower + moved - 1)
+        n, m, shift = rows.stop - rows.start, columns.stop - columns.start, rows.start - columns.start
+        mask = _triangle(n, m, upper + shift)
+        return mask if lower <= least else mask & ~_triangle(n, m, lower + shift - 1)
 
     def columns(self, rows: slice, columns: slice) -> slice:
         start, stop = columns.start, columns.stop
@@ -107,8 +107,8 @@ class _Band(Rule):
         return slice(start, stop)
 
     def within(self, rows: slice, columns: slice) -> Rule:
-        moved = rows.start - columns.start
-        return _Band(*(None if bound is None else bound + moved for bound in (self.lower, self.upper)))
+        shift = rows.start - columns.start
+        return _Band(*(None if bound is None else bound + shift for bound in (self.lower, self.upper)))
 
 
 def _triangle(n: int, m: int, offset: int) -> Mask:
@@ -245,23 +245,23 @@ class _Tree(Rule):
 
 class _Whole(Rule):
     def __init__(self, mask: Mask) -> None:
-        self.given, self.leading = mask, mask.shape[:-2]
+        self.allowed, self.leading = mask, mask.shape[:-2]
 
     def block(self, rows: slice, columns: slice) -> bool | Mask:
-        part = cut(self.given, rows, columns)
+        part = cut(self.allowed, rows, columns)
         if part.all():
             return True
         return part if part.any() else False
 
     def at(self, index: tuple[int, ...]) -> Rule:
-        return _Whole(pick(self.given, index, axes=2))
+        return _Whole(pick(self.allowed, index, axes=2))
 
     def within(self, rows: slice, columns: slice) -> Rule:
-        return _Whole(cut(self.given, rows, columns))
+        return _Whole(cut(self.allowed, rows, columns))
 
     def check(self, n: int, m: int) -> None:
-        if not all(size in (1, full) for size, full in zip(self.given.shape[-2:], (n, m), strict=True)):
-            raise ValueError(f"mask must broadcast to {n} queries and {m} keys (mask.shape={self.given.shape})")
+        if not all(size in (1, full) for size, full in zip(self.allowed.shape[-2:], (n, m), strict=True)):
+            raise ValueError(f"mask must broadcast to {n} queries and {m} keys (mask.shape={self.allowed.shape})")
 
 
 def reach(rule: Rule, rows: slice, columns: slice) -> slice:
@@ -286,7 +286,7 @@ def are_same(one: Rule | None, other: Rule | None) -> bool:
     return one is other or (isinstance(one, _Band) and isinstance(other, _Band) and one == other)
 
 
-class _Moved(Rule):
+class _Shifted(Rule):
     def __init__(self, rule: Rule, row: int, column: int) -> None:
         self.rule, self.row, self.column, self.leading = rule, row, column, rule.leading
 
@@ -303,11 +303,11 @@ class _Moved(Rule):
         return self.rule.block(*self._back(rows, columns))
 
     def columns(self, rows: slice, columns: slice) -> slice:
-        found = reach(self.rule, *self._back(rows, columns))
-        return slice(found.start - self.column, found.stop - self.column)
+        reached = reach(self.rule, *self._back(rows, columns))
+        return slice(reached.start - self.column, reached.stop - self.column)
 
     def at(self, index: tuple[int, ...]) -> Rule:
-        return _Moved(self.rule.at(index), self.row, self.column)
+        return _Shifted(self.rule.at(index), self.row, self.column)
 
 
 class _Both(Rule):
@@ -448,11 +448,11 @@ def whole(mask: npt.ArrayLike) -> Rule:
      [1 0 0]
      [1 0 1]]
     """
-    given = as_array("mask", mask, "booleans").view()
-    given.flags.writeable = False  # parts of it are what the rule answers with
-    if given.dtype != np.bool_:
-        raise TypeError(f"mask must be boolean, True where attending is allowed, not {given.dtype}")
-    return _Whole(np.atleast_2d(given))
+    allowed = as_array("mask", mask, "booleans").view()
+    allowed.flags.writeable = False  # parts of it are what the rule answers with
+    if allowed.dtype != np.bool_:
+        raise TypeError(f"mask must be boolean, True where attending is allowed, not {allowed.dtype}")
+    return _Whole(np.atleast_2d(allowed))
 
 
 def pick(array: npt.NDArray[Any], index: tuple[int, ...], axes: int) -> npt.NDArray[Any]:

@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the table."""
-    given = {field.name: getattr(options, field.name) for field in fields(cost.Sizes)}
-    sizes = cost.Sizes(**given | {"n": options.n or 1})
+    named = {field.name: getattr(options, field.name) for field in fields(cost.Sizes)}
+    sizes = cost.Sizes(**named | {"n": options.n or 1})
     unwritable = None if options.json is None else why_not_writable(options.json)
     if unwritable:
         return refuse(unwritable)
@@ -98,7 +98,7 @@ def _title(sizes: cost.Sizes, workers: int) -> str:
     d_v = sizes.d_k if sizes.d_v is None else sizes.d_v
     keys = "n" if sizes.m is None else sizes.m
     options = [str(sizes.dtype)]
-    options += [word for word, given in (("causal", sizes.is_causal), ("dropout", sizes.dropout)) if given]
+    options += [word for word, is_on in (("causal", sizes.is_causal), ("dropout", sizes.dropout)) if is_on]
     return (
         f"Attention of n queries over {keys} keys: batch {sizes.batch}, {_count(sizes.heads, 'head')}, "
         f"d_k = {sizes.d_k}, d_v = {d_v}, {', '.join(options)}; {_count(workers, 'worker')} blockwise."

@@ -88,7 +88,7 @@ def _join(first: Span, last: Span) -> Span:
     return min(first[0], last[0]), max(first[1], last[1])
 
 
-def _between(left: Token, right: Token) -> Span:
+def _span_of_both(left: Token, right: Token) -> Span:
     """From a bracket or bar to the one that closes it, which must be of its kind."""
     if f"{left}{right}" not in ("()", "[]", "absabs", "normnorm"):
         raise Fault("syntax", f"{_MISPLACED[right.type]} cannot stand here", _place(right))
@@ -155,7 +155,7 @@ class _Builder(Transformer[Token, Any]):
         return self._call(token, (body,), _join(_place(token), body.span), True)
 
     def called(self, token: Resolved, left: Token, body: list[nodes.Node], right: Token) -> nodes.Node:
-        span = _between(left, right)
+        span = _span_of_both(left, right)
         return self._call(token, tuple(map(number, body)), _join(_place(token), span), False)
 
     def _call(self, token: Resolved, body: tuple[nodes.Node, ...], span: Span, bare: bool) -> nodes.Node:
@@ -181,10 +181,10 @@ class _Builder(Transformer[Token, Any]):
 
     def magnitude(self, left: Token, body: nodes.Node, right: Token) -> nodes.Node:
         text = "|...|" if left == "abs" else "\\lVert...\\rVert"
-        return nodes.Call(_between(left, right), str(left), (body,), text=text)
+        return nodes.Call(_span_of_both(left, right), str(left), (body,), text=text)
 
     def bracket(self, left: Token, body: list[nodes.Node], right: Token) -> nodes.Node:
-        span = _between(left, right)
+        span = _span_of_both(left, right)
         if len(body) > 1:
             return nodes.Matrix(span, tuple((number(entry),) for entry in body))
         if left == "[" and isinstance(body[0], nodes.CONDITIONS):

@@ -243,8 +243,8 @@ class _Reader:
             self.header.code[name] = parse_name(str(symbol))
 
     def _options(self) -> None:
-        for name, given in self._items("options"):
-            option = _numbers(given)
+        for name, value in self._items("options"):
+            option = _numbers(value)
             if not _OPTION.fullmatch(name):
                 raise Fault("page", f"options: {name} is not the name of an option")
             if not isinstance(option, (str, int, float, bool, tuple)):

@@ -95,21 +95,21 @@ class Reader:
             run.position += 1
             word = f"\\text{{{token.inner}}}" if token.type == "TEXT" else token.text
             if token.type == "NUMBER":
-                run.push("NODE", literal(token))
+                run.add("NODE", literal(token))
             elif word in _MARKS:
                 kind, meaning = _MARKS[word]
                 run.depth += (kind == "OPEN") - (kind == "CLOSE")
-                run.push(kind, text=meaning)
+                run.add(kind, text=meaning)
             elif word in ("\\left", "\\right"):
                 self._sized(run)
             elif word in _BARS:
-                run.push("RBAR" if run.closes_bar(word) else "LBAR", text=_BARS[word])
+                run.add("RBAR" if run.closes_bar(word) else "LBAR", text=_BARS[word])
             elif word in ("^", "_"):
                 self._script(run)
             elif word == "{":
                 run.position = closing(tokens, run.start) + 1
                 inside = self.expression(tokens[run.start + 1 : run.position - 1], token.span)
-                run.push("NODE", nodes.Group(run.span, inside))
+                run.add("NODE", nodes.Group(run.span, inside))
             elif token.type == "BEGIN":
                 self._environment(run)
             else:
@@ -123,7 +123,7 @@ class Reader:
         after = run.tokens[run.position]
         if after.text in _BARS:
             run.start, run.position = run.position, run.position + 1
-            run.push(side + "BAR", text=_BARS[after.text])
+            run.add(side + "BAR", text=_BARS[after.text])
         elif _MARKS.get(after.text, ("", ""))[0] not in ("OPEN", "CLOSE", "LBAR", "RBAR"):
             raise Fault("syntax", "only brackets and bars can be sized", after.span)
 
@@ -138,9 +138,9 @@ class Reader:
             raise Fault("syntax", "there is nothing in front of this script", mark.span)
         inside = run.argument()
         if mark.text == "^":
-            run.push("SUPERSCRIPT", self._superscript(inside, run.span))
+            run.add("SUPERSCRIPT", self._superscript(inside, run.span))
         elif before != "RBAR" or run.resolved[-1] != "norm":
-            run.push("SUBSCRIPT", Script(indices=self.lists.subscript(inside, None, run.span)))
+            run.add("SUBSCRIPT", Script(indices=self.lists.subscript(inside, None, run.span)))
         elif text_of(inside) not in ("2", "F"):
             raise Fault("syntax", "only the norms 2 and F are understood", run.span)
 
@@ -163,9 +163,9 @@ class Reader:
             if len({len(row) for row in rows}) != 1:
                 raise Fault("shape", "the rows of this matrix have different lengths", span)
             cells = tuple(tuple(self.expression(cell, span) for cell in row) for row in rows)
-            run.push("NODE", nodes.Matrix(span, cells))
+            run.add("NODE", nodes.Matrix(span, cells))
         elif kind == "cases":
-            run.push("NODE", self._cases(rows, span))
+            run.add("NODE", self._cases(rows, span))
         else:
             raise Fault("syntax", f"{kind} is not an environment of the grammar", run.token.span)
 
@@ -199,13 +199,13 @@ class Reader:
             below = partial(_by, self._variables(bottom, order, span))
         elif _is_d(top) and _is_d(bottom):
             order, top = _order(top[_D:], span)
-            below = partial(_along, self._tangents(bottom[_D:], order, span), order)
+            below = partial(_by_tangents, self._tangents(bottom[_D:], order, span), order)
         if below is None:
-            run.push("NODE", nodes.Frac(span, self.expression(top, span), self.expression(bottom, span)))
+            run.add("NODE", nodes.Frac(span, self.expression(top, span), self.expression(bottom, span)))
         elif top:
-            run.push("NODE", below(span, self.expression(_bare(top), span)))
+            run.add("NODE", below(span, self.expression(_bare(top), span)))
         else:
-            run.push("BIG", Head("derivative", below=below))
+            run.add("BIG", Head("derivative", below=below))
 
     def _variables(self, tokens: list[Token], order: int, span: Span) -> list[nodes.Ref]:
         r"""The symbols below ``\\partial``: one, or for a second derivative two, or one with a square."""
@@ -244,14 +244,14 @@ class Reader:
             arguments = (self.expression(run.bracketed("]"), run.token.span),)
         body = run.argument()
         arguments = (self.expression(body, run.span), *arguments)
-        run.push("NODE", nodes.Call(run.span, "sqrt", arguments, text="\\sqrt"))
+        run.add("NODE", nodes.Call(run.span, "sqrt", arguments, text="\\sqrt"))
 
     def _sum(self, run: _Run) -> None:
         around = run.scripts()
         if around.below is None:
             raise Fault("syntax", "over which index? Write it below", run.token.span)
         kind = "sum" if run.token.text == "\\sum" else "prod"
-        run.push("BIG", Head(kind, self.lists.bound(around.below, around.above, run.span)))
+        run.add("BIG", Head(kind, self.lists.bound(around.below, around.above, run.span)))
 
     def _elementary(self, run: _Run) -> None:
         name = run.token.text[1:]
@@ -277,7 +277,7 @@ class Reader:
         if name == "einsum":
             self._einsum(run)
         else:
-            run.push("FUNCTION", Head(name, bound, power), text)
+            run.add("FUNCTION", Head(name, bound, power), text)
 
     def _einsum(self, run: _Run) -> None:
         ahead = run.tokens[run.position : run.position + 2]
@@ -285,10 +285,10 @@ class Reader:
             raise Fault("syntax", "write \\mathrm{einsum}(\\texttt{ia,ja->ij}, Q, K)", run.token.span)
         pieces = [piece for piece, _ in split(run.bracketed(")"), frozenset([","]))]
         operands = tuple(self.expression(piece, run.span) for piece in pieces[1:])
-        run.push("NODE", nodes.Call(run.span, "einsum", operands, text=ahead[1].inner.replace(" ", "")))
+        run.add("NODE", nodes.Call(run.span, "einsum", operands, text=ahead[1].inner.replace(" ", "")))
 
     def _infinity(self, run: _Run) -> None:
-        run.push("NODE", nodes.Constant(run.span, "infinity"))
+        run.add("NODE", nodes.Constant(run.span, "infinity"))
 
     def _name(self, run: _Run) -> None:
         token, name = run.token, base(run.tokens, run.start)
@@ -308,16 +308,16 @@ class Reader:
         if symbol.kind in ("size", "index"):
             if below is not None:
                 raise Fault("shape", f"{symbol.key} is a number and takes no index", span)
-            run.push("NODE", (nodes.SizeRef if symbol.kind == "size" else nodes.IndexRef)(span, symbol.key))
+            run.add("NODE", (nodes.SizeRef if symbol.kind == "size" else nodes.IndexRef)(span, symbol.key))
         else:
             leading, above = self._leading(above, span)
             if above and below and around.above_span[0] < below[0].start and text_of(above) == "-1":
                 raise Fault("syntax", "which comes first? Write (X^{-1})_{ij} or X_{ij}^{-1}", span)
             rest = () if below is None else self.lists.subscript(below, symbol, span)
             indices = None if below is None and not leading else leading + rest
-            run.push("NODE", nodes.Ref(span, symbol.key, indices, name_span))
+            run.add("NODE", nodes.Ref(span, symbol.key, indices, name_span))
         if above is not None:
-            run.push("SUPERSCRIPT", self._superscript(above, span), span=around.above_span)
+            run.add("SUPERSCRIPT", self._superscript(above, span), span=around.above_span)
 
     def _leading(self, above: Tokens | None, span: Span) -> tuple[tuple[nodes.Node, ...], Tokens | None]:
         """The indices in ``^{(h)}``, or the superscript as it is."""
@@ -334,24 +334,24 @@ class Reader:
         run.position, below, above = around.stop, around.below, around.above
         whole = run.span
         if stem in ("e", "\\mathrm{e}") and above is not None and below is None:
-            run.push("NODE", nodes.Call(whole, "exp", (self.expression(above, whole),), text="e"))
+            run.add("NODE", nodes.Call(whole, "exp", (self.expression(above, whole),), text="e"))
             return
         if stem == "\\delta" and below is not None:
             indices = self.lists.subscript(below, None, span)
             if len(indices) != 2:
                 raise Fault("shape", "Kronecker's delta takes two indices", span)
-            run.push("NODE", nodes.Delta(whole, *indices))
+            run.add("NODE", nodes.Delta(whole, *indices))
         elif stem == "\\mathbf{0}" or (stem == "\\pi" and below is None):
-            run.push("NODE", nodes.Constant(span, "pi" if stem == "\\pi" else "zero"), span=span)
+            run.add("NODE", nodes.Constant(span, "pi" if stem == "\\pi" else "zero"), span=span)
         elif stem in ("I", "\\mathbf{1}", "\\mathbb{1}", "\\mathbf{I}"):
             size = None if below is None else self._size(below, span)
             place = span if below is None else whole
-            run.push("NODE", (nodes.Eye if "I" in stem else nodes.Ones)(place, size), span=place)
+            run.add("NODE", (nodes.Eye if "I" in stem else nodes.Ones)(place, size), span=place)
         else:
             unknown = f"the symbol {make_key(stem, below, None)} is not known here"
             raise Fault("name", f"{unknown}: it is neither declared nor defined above", whole)
         if above is not None:
-            run.push("SUPERSCRIPT", self._superscript(above, span), span=around.above_span)
+            run.add("SUPERSCRIPT", self._superscript(above, span), span=around.above_span)
 
     def _size(self, below: Tokens, span: Span) -> str:
         r"""The range below ``I_n`` or ``\\mathbf{1}_m``: a declared size or a number."""
@@ -386,7 +386,7 @@ class _Run:
         """Its place, up to here."""
         return self.token.start, self.tokens[self.position - 1].stop
 
-    def push(self, kind: str, content: Any = None, text: str = "", span: Span | None = None) -> None:
+    def add(self, kind: str, content: Any = None, text: str = "", span: Span | None = None) -> None:
         """Add a resolved token."""
         self.resolved.append(Resolved.make(kind, span or self.span, content, text))
 
@@ -443,7 +443,7 @@ def _by(variables: list[nodes.Ref], span: Span, top: nodes.Node) -> nodes.Node:
     return top
 
 
-def _along(tangents: tuple[nodes.Ref, ...], order: int, span: Span, top: nodes.Node) -> nodes.Node:
+def _by_tangents(tangents: tuple[nodes.Ref, ...], order: int, span: Span, top: nodes.Node) -> nodes.Node:
     """How fast ``top`` moves, or how fast that does."""
     for _ in range(order):
         top = nodes.Tangent(span, top, tangents)

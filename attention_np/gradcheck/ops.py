@@ -132,9 +132,9 @@ class OpFunctions:
 
     def call(self, *inputs: Any) -> tuple[Array, Any]:
         """What the op's forward returns: its output and its cache."""
-        given = dict(zip(self.names, inputs, strict=True))
-        given |= {name: _made(maker, given[name]) for name, maker in self.makers.items()}
-        result: tuple[Array, Any] = self.op.forward(**given, **{name: _fresh(x) for name, x in self.options.items()})
+        named = dict(zip(self.names, inputs, strict=True))
+        named |= {name: _made(maker, named[name]) for name, maker in self.makers.items()}
+        result: tuple[Array, Any] = self.op.forward(**named, **{name: _fresh(x) for name, x in self.options.items()})
         return result
 
     def forward(self, *inputs: Any) -> Array:
@@ -205,12 +205,12 @@ def _adjoint(functions: OpFunctions, inputs: Nest, rng: np.random.Generator) -> 
         """<u, J v>, <J^T u, v> and their relative difference at a point, where only the inputs called `names` move."""
         _, cache = functions.call(*inputs.filled(x.copy() for x in arrays).values())
         gradients = inputs.gradients(functions.named(functions.op.backward(u, cache)))
-        moving = [v if name in names else np.zeros_like(v) for name, v in tangents.items()]
-        moved = functions.op.jvp(cache, **inputs.filled(moving, alone=True))
-        forwards = _dot(u, moved)
+        some_tangents = [v if name in names else np.zeros_like(v) for name, v in tangents.items()]
+        d_output = functions.op.jvp(cache, **inputs.filled(some_tangents, alone=True))
+        forwards = _dot(u, d_output)
         pairs = zip(tangents.items(), gradients, strict=True)
         backwards = float(sum(_dot(d, v) for (name, v), d in pairs if d is not None and name in names))
-        size = float(np.linalg.norm(u.astype(float)) * np.linalg.norm(moved.astype(float)))
+        size = float(np.linalg.norm(u.astype(float)) * np.linalg.norm(d_output.astype(float)))
         error = (forwards - backwards) / size if size else backwards  # (gradcheck.8)
         return forwards, backwards, error
 

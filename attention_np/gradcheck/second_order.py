@@ -132,16 +132,16 @@ def check_double_backward(functions: Any, inputs: Nest, rng: int, method: str = 
     d_output = draw.standard_normal(output.shape).astype(output.dtype)
     tangents = [draw.standard_normal(x.shape).astype(x.dtype) for x in arrays]
     twice = _Twice(functions, inputs, [d_output, *arrays], tangents)
-    along = {"tangent": np.ones((), output.dtype)}
+    step = {"tangent": np.ones((), output.dtype)}
 
     def held(keep: slice) -> InputReport:
         """What is found of some of the entries of output and gradients."""
         forward = partial(_kept, keep, twice.forward)
-        return check(forward, lambda u, s: u @ twice.claimed(s)[keep], along, method=method, rng=rng)["tangent"]
+        return check(forward, lambda u, s: u @ twice.claimed(s)[keep], step, method=method, rng=rng)["tangent"]
 
     try:
-        whole = twice.claimed(along["tangent"])
-        alone = np.sum([twice.claimed(along["tangent"], [name]) for name in inputs.trees], axis=0)
+        whole = twice.claimed(step["tangent"])
+        alone = np.sum([twice.claimed(step["tangent"], [name]) for name in inputs.trees], axis=0)
         found = replace(held(slice(None)), name="double_backward")
     except Exception as raised:
         said = f"double_backward raised {type(raised).__name__}: {raised}"
@@ -181,10 +181,10 @@ class _Twice:
     def claimed(self, s: Array, names: Sequence[str] | None = None) -> Array:
         """What the op says of how they move there, of tangents that are None but for the inputs called `names`."""
         d_output, arrays = self._there(s)
-        op, given = self.functions.op, self.inputs.filled(self.tangents, alone=True)
-        asked = {name: given.get(name) if names is None or name in names else None for name in op.Gradients._fields}
+        op, tangents = self.functions.op, self.inputs.filled(self.tangents, alone=True)
+        parts = {name: tangents.get(name) if names is None or name in names else None for name in op.Gradients._fields}
         cache = self.functions.call(*self.inputs.filled(arrays).values())[1]
-        d_d_output, gradients = op.double_backward(op.Gradients(**asked), d_output, cache)
+        d_d_output, gradients = op.double_backward(op.Gradients(**parts), d_output, cache)
         if np.shape(d_d_output) != d_output.shape:
             raise ValueError(f"its d_d_output has the shape {np.shape(d_d_output)}, not {d_output.shape}")
         return self._joined(d_d_output, gradients)

@@ -209,8 +209,8 @@ def cost(
     for look, (label, algorithm) in zip(
         LOOKS[::-1], (("plain", costs.dot_product), ("blockwise", costs.blockwise)), strict=True
     ):
-        found = [algorithm(replace(sizes, n=length)) for length in lengths]
-        ax.plot(lengths, [_number(entry, quantity) for entry in found], label=label, **look)
+        entries = [algorithm(replace(sizes, n=length)) for length in lengths]
+        ax.plot(lengths, [_number(entry, quantity) for entry in entries], label=label, **look)
     from matplotlib.ticker import FuncFormatter
 
     if limit is not None and quantity == "memory":

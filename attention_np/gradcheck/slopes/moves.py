@@ -60,46 +60,46 @@ class Subject:
         """The last bit of each output, times its weight in the first cotangent: (outputs,)."""
         return np.abs(self.unit * self.output.ravel() * self.weights[:, 0]).astype(float)
 
-    def outputs(self, moved: Array) -> Array:
-        """The outputs, one a row, where the input takes each of the values in `moved`, (moves, *x.shape)."""
+    def outputs(self, places: Array) -> Array:
+        """The outputs, one a row, where the input takes each of the values in `places`, (moves, *x.shape)."""
         # Of dtypes, not of arrays: NumPy 1 takes a single number for one of the narrowest dtype that holds it.
-        moved = moved.astype(np.result_type(self.x.dtype, np.complex64) if moved.dtype.kind == "c" else self.x.dtype)
-        point = [x.astype(np.result_type(x.dtype, moved.dtype)) for x in self.point]
+        places = places.astype(np.result_type(self.x.dtype, np.complex64) if places.dtype.kind == "c" else self.x.dtype)
+        point = [x.astype(np.result_type(x.dtype, places.dtype)) for x in self.point]
         if not self.batched:
-            each = (moved[k, ...] for k in range(len(moved)))  # arrays, also where each is a single number
+            each = (places[k, ...] for k in range(len(places)))  # arrays, also where each is a single number
             rows = [self._output([*point[: self.position], x, *point[self.position + 1 :]]) for x in each]
-            return np.array(rows).reshape(len(moved), self.output.size)
-        if len(moved) > self.rows:
-            return np.concatenate([self.outputs(moved[k : k + self.rows]) for k in range(0, len(moved), self.rows)])
+            return np.array(rows).reshape(len(places), self.output.size)
+        if len(places) > self.rows:
+            return np.concatenate([self.outputs(places[k : k + self.rows]) for k in range(0, len(places), self.rows)])
         axes, of_others = (max(self.output.ndim, self.x.ndim) if outermost else 0 for outermost in self.outermost)
-        point[self.position] = moved.reshape(len(moved), *(1,) * (axes - self.x.ndim), *self.x.shape)
+        point[self.position] = places.reshape(len(places), *(1,) * (axes - self.x.ndim), *self.x.shape)
         for k in self.with_it:
             x = point[k]
-            point[k] = np.broadcast_to(x, (len(moved), *(1,) * (of_others - x.ndim), *x.shape))
-        found = np.asarray(self.forward(*point))
-        shape = (len(moved), *self.output.shape)
-        if found.shape not in (shape, self.output.shape):  # the output may not depend on this input
-            raise ValueError(f"forward must return an array of shape {shape}, not {found.shape}")
-        return flattened(np.broadcast_to(found, shape))
+            point[k] = np.broadcast_to(x, (len(places), *(1,) * (of_others - x.ndim), *x.shape))
+        outputs = np.asarray(self.forward(*point))
+        shape = (len(places), *self.output.shape)
+        if outputs.shape not in (shape, self.output.shape):  # the output may not depend on this input
+            raise ValueError(f"forward must return an array of shape {shape}, not {outputs.shape}")
+        return flattened(np.broadcast_to(outputs, shape))
 
-    def values(self, moved: Array) -> Array:
+    def values(self, places: Array) -> Array:
         """The same for real moves, some of which may leave the domain of the function: NaN where it says so."""
         try:
-            return self.outputs(moved)
+            return self.outputs(places)
         except REFUSALS:
-            if len(moved) == 1:
+            if len(places) == 1:
                 return np.full((1, self.output.size), np.nan, self.output.dtype)
-            return np.concatenate([self.values(moved[k : k + 1]) for k in range(len(moved))])
+            return np.concatenate([self.values(places[k : k + 1]) for k in range(len(places))])
 
     def with_output(self) -> Subject:
         """The same with the output that it has at its point."""
         return replace(self, output=self._output([x.copy() for x in self.point]).reshape(self.output.shape))
 
     def _output(self, point: Sequence[Array]) -> Array:
-        found = np.array(self.forward(*point))
-        if found.shape != self.output.shape:
-            raise ValueError(f"forward must return arrays of one shape, not {self.output.shape} and {found.shape}")
-        return found.ravel()
+        output = np.array(self.forward(*point))
+        if output.shape != self.output.shape:
+            raise ValueError(f"forward must return arrays of one shape, not {self.output.shape} and {output.shape}")
+        return output.ravel()
 
 
 def flattened(rows: Array) -> Array:
@@ -167,9 +167,9 @@ def _gives(in_batches: Subject, trial: Array, expected: Array) -> bool:
     """Whether many moves at once give what is expected."""
     with np.errstate(all="ignore"):
         try:
-            found = in_batches.outputs(trial)
+            rows = in_batches.outputs(trial)
         except Exception:  # what it raises is up to the function
             return False
         largest = np.abs(expected).max(initial=0)
-        near = np.abs(found - expected) <= 1e3 * np.finfo(in_batches.output.dtype).eps * largest  # other orders of sums
-    return bool((near | (found == expected) | (np.isnan(found) & np.isnan(expected))).all())
+        near = np.abs(rows - expected) <= 1e3 * np.finfo(in_batches.output.dtype).eps * largest  # other orders of sums
+    return bool((near | (rows == expected) | (np.isnan(rows) & np.isnan(expected))).all())
