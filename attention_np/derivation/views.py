@@ -23,7 +23,8 @@ from attention_np.derivation.values import Array
 __all__ = ["View", "printed_statements", "views"]
 
 MOST_ENTRIES = 48  # of an array whose numbers are shown
-DIGITS = 4
+DIGITS = 4  # behind the point
+COLUMNS = 66  # that fit below an equation of the site
 
 
 class View(NamedTuple):
@@ -141,6 +142,11 @@ def laid_out(environment: Environment, node: nodes.Node, frame: tuple[str, ...])
 def shown(name: str, array: Array) -> str:
     """An array as NumPy prints it, behind its name."""
     text = np.array2string(
-        np.asarray(array, dtype=float) + 0.0, precision=DIGITS, suppress_small=True, separator=", ", prefix=f"{name} = "
+        np.asarray(array, dtype=float) + 0.0,
+        precision=DIGITS,
+        suppress_small=True,
+        separator=", ",
+        prefix=f"{name} = ",
+        max_line_width=COLUMNS,
     )
     return f"{name} = {text}"

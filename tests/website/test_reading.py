@@ -156,6 +156,7 @@ def test_a_page_that_is_opened_as_a_file_is_typeset(site: Built, browser: Any) -
 def test_no_code_or_output_is_cut_on_a_desktop(page: str, address: str, browser: Any) -> None:
     tab = browser.new_page(viewport={"width": DESK, "height": 900})
     tab.goto(address + page)
+    tab.locator("details.view").evaluate_all("(views) => views.forEach((view) => { view.open = true; })")
     cut = "(blocks) => blocks.filter((block) => block.scrollWidth > block.clientWidth).map((block) => block.innerText)"
     blocks = tab.locator("article pre")
     assert blocks.count() > 0
