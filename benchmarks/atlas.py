@@ -356,6 +356,8 @@ def constructor(kind: Any, config: Any) -> dict[str, Any]:
             made[name] = ARGUMENTS[name]
         elif name in ("is_decoder", "layer_idx") and name in ("layer_idx",):
             made[name] = 0
+        elif name == "has_relative_attention_bias":
+            made[name] = True
         elif name == "initialize_mixer_weights":  # Falcon-Mamba's parts are not there yet where it would
             made[name] = False
         elif name == "config":
@@ -393,7 +395,7 @@ def arguments(made: Any) -> list[dict[str, Any]]:
 
 
 CHOICES = {  # of what arguments may look like, the likeliest first
-    "rank": ("tokens", "packed", "one", "picture", "points"),
+    "rank": ("tokens", "packed", "one", "picture", "points", "windows"),
     "rotary": ("full", "half", "tokens"),
     "mask": ("float", "of tokens", "boolean", "of keys"),
 }
@@ -428,6 +430,7 @@ def call(made: Any, cross: bool, padded: bool, chosen: dict[str, str]) -> dict[s
     if packed != ("cu_seqlens" in parameters):
         raise TypeError(f"{type(made).__name__} takes no {chosen['rank']}")
     shape = {"tokens": (BATCH, N), "packed": (N,), "one": (1, N), "picture": (BATCH, 3, 3), "points": (BATCH, 2, N)}
+    shape["windows"] = (2 * BATCH, 9)
     leading = shape[chosen["rank"]]
     keys = N + 2 if cross or set(CROSS) & needed or "context" in parameters else N
     given: dict[str, Any] = {}
@@ -452,7 +455,10 @@ def call(made: Any, cross: bool, padded: bool, chosen: dict[str, str]) -> dict[s
         elif name in ("height", "width"):
             given[name] = 3
         elif name in ("attention_mask", "mask", "encoder_attention_mask") and padded and not packed:
-            given[name] = mask(made, chosen["mask"], N, keys)
+            if chosen["rank"] == "windows":  # a number for each pair in each window of a sample
+                given[name] = torch.where(torch.rand(BATCH, 9, 9) < 0.7, 0.0, -100.0)
+            else:
+                given[name] = mask(made, chosen["mask"], N, keys)
         elif name in needed:
             given[name] = None
     return given

@@ -10,7 +10,8 @@ from attention_np.atlas import _parts
 from attention_np.atlas._mirror import About, UnknownLayer
 from attention_np.atlas._source import unwrapped, whole_digest
 
-FAMILIES = ("dense", "states")  # modules in `classes`, each with READINGS, and PARTS and FUNCTIONS where it has some
+# The modules in `classes`, each with READINGS, and PARTS and FUNCTIONS where it has some
+FAMILIES = ("dense", "states", "tables")
 
 
 class Tables:
