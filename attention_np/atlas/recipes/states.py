@@ -116,7 +116,7 @@ def lightning(
     d, n = mixed.shape[-1] // 3, mixed.shape[-2]
     query, key, value = mixed[..., :d], mixed[..., d : 2 * d], mixed[..., 2 * d :]
     decay = np.tril(np.ones((n, n))) if decay is None else decay
-    output = ((query @ key.swapaxes(-2, -1)) * decay) @ value  # (linear-attention.1), (linear-attention.5)
+    output = ((query @ key.swapaxes(-2, -1)) * decay) @ value  # (linear-attention.1, linear-attention.3)
     output = normed(joined(output), gain, epsilon=epsilon)  # (rms-norm.3)
     return (activated(x @ w_gate, "sigmoid") * output) @ w_output
 
