@@ -27,6 +27,8 @@ Predictions = Mapping[str, Computed]
 ASKED_OF_CASES = ("scale", "given scale", "mask", "causal", "bias", "softcap", "sink", "logsumexp", "empty row", "keys")
 BITS = {11: "11 bits, as float16 and TF32 have", 8: "8 bits, as bfloat16 has"}
 
+LEAST = {11: 2.0**-25}  # what float16 loses of numbers that are subnormal in it
+
 
 class Cause(NamedTuple):
     """What may be wrong, in words; `said` stands behind "It follows" or the names of the wrong arrays."""
@@ -85,9 +87,13 @@ def _by(rules: Callable[[Format], Analysis]) -> Callable[[KnownAnswer], Predicti
     return lambda case: analysed_by(rules(FORMATS[case.dtype]), case.op, case.inputs, case.options)
 
 
+def zero() -> Cause:
+    """Nothing at all, as of a gradient that is not worked out: it comes before an input that counts for nothing."""
+    return Cause("factor", _always("are zero throughout"), partial(_times, partial(_constant, 0.0)))
+
+
 def factors() -> Iterator[Cause]:
     """Constant factors, by the lengths of a case that they may come from."""
-    yield Cause("factor", _always("are zero throughout"), partial(_times, lambda _: 0.0))
     for value, name in ((-1.0, "-1"), (2.0, "2"), (0.5, "1/2"), (math.log(2), "ln(2)"), (1 / math.log(2), "1/ln(2)")):
         yield Cause("factor", _always(f"are {name} times the answers"), partial(_times, partial(_constant, value)))
     for what, power in (("lack the scale", -1.0), ("have the scale twice", 1.0)):
@@ -225,7 +231,7 @@ def shorter(x: Computed, bits: int) -> Computed:
     """Numbers rounded to so many bits: to either neighbour where the error leaves it open which."""
     low, high = (_to_bits(x.value + sign * x.error, bits) for sign in (-1, 1))
     with np.errstate(invalid="ignore"):
-        value, error = (low + high) / 2, (high - low) / 2
+        value, error = (low + high) / 2, (high - low) / 2 + np.where(x.value == 0, 0, LEAST.get(bits, 0))
     infinite = ~np.isfinite(x.value)
     return Computed(np.where(infinite, x.value, value), np.where(infinite, x.error, error))
 

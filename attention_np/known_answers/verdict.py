@@ -20,6 +20,7 @@ from attention_np.known_answers.causes import (
     roundings,
     single_conventions,
     slips,
+    zero,
 )
 from attention_np.known_answers.formats import FORMATS
 from attention_np.known_answers.reading import KnownAnswer
@@ -49,6 +50,7 @@ def verdict_of(returned: Returned, wrong: Iterable[tuple[str, str]], function: F
     (first, _), op = smallest_first[0], returned[0][0].op
     candidates = chain(
         _asked(function, returned) if function is not None and op == "dot_product" else (),
+        [zero()],
         single_conventions() if op == "dot_product" else (),
         slips() if op in WITH_SCORES else (),
         factors(),
@@ -133,7 +135,11 @@ def _sentence(cause: Cause, first: KnownAnswer, arrays: Sequence[str], cases: in
     if cause.kind == "rounding":
         return f"Right, but {said}: no more is wrong {where}."
     if cause.kind == "convention":
-        of_what = "It follows" if "output" in arrays or which == "all arrays" else f"Its {which} follow"
+        of_what = (
+            "It follows"
+            if "output" in arrays or which == "all arrays"
+            else f"Its {which} follow{'s' if len(arrays) == 1 else ''}"
+        )
         return f"{of_what} another convention than these answers: {said}. That explains every number {where}."
     if len(arrays) == 1:
         said = (

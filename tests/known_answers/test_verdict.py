@@ -71,7 +71,7 @@ NAMED: dict[str, tuple[Function, str]] = {
     "aligned with the last key": (planted(causal="aligned last"), "the causal mask, which is aligned bottom-right."),
     "a mask that hides": (read(flip), "the mask, which hides where it is true."),
     "a softcap that comes last": (softcap_after_mask, "the softcap, which is after mask."),
-    "a log-sum-exp without the sink": (without_sink_in_logsumexp, "logsumexp follow another convention"),
+    "a log-sum-exp without the sink": (without_sink_in_logsumexp, "Its logsumexp follows another convention"),
     "to the base of two": (
         returned(lambda name, x: x / np.log(2).astype(x.dtype) if name == "logsumexp" else x),
         "the log-sum-exp, which is base 2.",
