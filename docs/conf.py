@@ -52,6 +52,16 @@ html_copy_source = False
 html_show_copyright = False
 html_show_sourcelink = False
 html_domain_indices = False
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/search.html",
+        "sidebar/contents.html",  # ours, where the table of contents has no room at the right
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
 html_theme_options = {
     "sidebar_hide_name": False,
     "light_css_variables": {"color-brand-primary": "#0b5394", "color-brand-content": "#0b5394"},

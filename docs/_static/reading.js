@@ -33,6 +33,23 @@
     }
   }
 
+  // The list of pages stays where its reader left it, and where that hides this page, moves as far as it must.
+  function keepPlace() {
+    const list = document.querySelector(".sidebar-scroll");
+    const current = list?.querySelector(".current-page");
+    if (!current) return;
+    try {
+      list.scrollTop = Number(sessionStorage.getItem("sidebar"));
+      addEventListener("pagehide", () => sessionStorage.setItem("sidebar", list.scrollTop));
+    } catch {
+      // a reader who allows no storage begins at the top
+    }
+    const { top, bottom } = current.firstElementChild.getBoundingClientRect();
+    const frame = list.getBoundingClientRect();
+    if (top < frame.top) list.scrollTop -= frame.top - top;
+    if (bottom > frame.bottom) list.scrollTop += bottom - frame.bottom;
+  }
+
   const preview = document.createElement("div");
   preview.className = "preview";
   preview.setAttribute("role", "tooltip");
@@ -92,6 +109,7 @@
   }
 
   document.addEventListener("DOMContentLoaded", () => {
+    keepPlace();
     addButtons();
     addPreviews();
   });

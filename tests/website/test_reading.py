@@ -104,6 +104,19 @@ def test_a_tag_shows_its_equation_and_a_button_copies_the_lines(address: str, br
     context.close()
 
 
+def test_the_sections_of_a_page_are_listed_and_the_list_of_pages_stays_where_it_was(address: str, browser: Any) -> None:
+    from playwright.sync_api import expect
+
+    tab = browser.new_page(viewport={"width": 1300, "height": 900})
+    tab.goto(f"{address}derivations/softmax.html")
+    expect(tab.locator(".sidebar-contents a", has_text="Log-sum-exp")).to_be_in_viewport()
+    tab.evaluate("document.querySelector('.sidebar-scroll').scrollTop = 700")
+    tab.goto(f"{address}derivations/rms_norm.html")
+    assert tab.evaluate("document.querySelector('.sidebar-scroll').scrollTop") == 700
+    expect(tab.locator(".sidebar-scroll .current-page > a").last).to_be_in_viewport()
+    tab.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_and_verdicts_are_legible_in_the_light_and_in_the_dark(scheme: str, address: str, browser: Any) -> None:
     tab = browser.new_page(color_scheme=scheme)
