@@ -133,7 +133,9 @@ def _write_case(folder: Path, example: Example, dtype: str) -> manifest.Entry:
     limits = {name: bounds.with_rounding(errors[name], answers[name], FORMATS[dtype]) for name in answers}
     arrays = {**inputs, **answers, **{f"bound.{name}": x for name, x in limits.items()}}
     name = f"{dtype}/{example.op}/{example.name}"
-    content = files.to_bytes(arrays, f"{name}: {example.description}")
+    # In the file, too, for programs that read no manifest.
+    options = json.dumps(example.options, sort_keys=True, separators=(",", ":"))
+    content = files.to_bytes(arrays, f"{name}: {example.description} options={options}")
     file = f"{name}.safetensors"
     path = folder / file
     path.parent.mkdir(parents=True, exist_ok=True)
