@@ -16,6 +16,7 @@ from attention_np._lib.arrays import Array, is_finite, transposed
 from attention_np._lib.dual import multilinear, times
 from attention_np._lib.second_look import all_finite, product_in_range
 
+FEW = 8  # rows, of which the products of all parts together are few numbers
 TERMS = 128  # of a sum that are added up in one product, whose rounding grows with the root of their number
 
 
@@ -26,8 +27,15 @@ def long_product(a: Array, b: Array) -> Array:
     if a.shape[-1] <= TERMS:
         result = a @ b
         return result
-    result = a[..., :TERMS] @ b[..., :TERMS, :]
-    for start in range(TERMS, a.shape[-1], TERMS):
+    done = TERMS
+    is_plain = type(a) is type(b) is np.ndarray
+    if is_plain and a.shape[-2] <= FEW and b.shape[-1] > 1:  # as of one token: all parts in one call, the same bits
+        done = a.shape[-1] // TERMS * TERMS
+        parts = a[..., :done].reshape(*a.shape[:-1], -1, TERMS).swapaxes(-2, -3)  # (..., p, n, t)
+        result = np.add.reduce(parts @ b[..., :done, :].reshape(*b.shape[:-2], -1, TERMS, b.shape[-1]), axis=-3)
+    else:
+        result = a[..., :TERMS] @ b[..., :TERMS, :]
+    for start in range(done, a.shape[-1], TERMS):
         part = slice(start, start + TERMS)
         result += a[..., part] @ b[..., part, :]
     return result

@@ -2,10 +2,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from helpers import assert_close, each, normal
+from helpers import assert_close, assert_same_bits, each, normal
 
 from attention_np._lib.arrays import quiet
-from attention_np._lib.products import TERMS, backward_product, long_product, pairs_that_flow, product
+from attention_np._lib.products import FEW, TERMS, backward_product, long_product, pairs_that_flow, product
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +19,16 @@ def _as_in_ops() -> Iterator[None]:
 def test_a_product_in_parts_has_all_terms_of_its_sums_once(batch: tuple[int, ...], m: int) -> None:
     a, b = normal(0, *batch, 3, m), normal(1, *batch, m, 2)
     assert_close(long_product(a, b), np.einsum("...ij,...jk->...ik", a, b), 1e-13)
+
+
+@each("rows", [1, 2, FEW, FEW + 1])
+@each("m", [2 * TERMS, 3 * TERMS + 7])
+def test_the_bits_of_a_product_in_parts_are_those_of_one_part_after_another(rows: int, m: int) -> None:
+    a, b = normal(0, 2, rows, m), normal(1, 2, m, 5)
+    expected = a[..., :TERMS] @ b[..., :TERMS, :]
+    for start in range(TERMS, m, TERMS):
+        expected += a[..., start : start + TERMS] @ b[..., start : start + TERMS, :]
+    assert_same_bits(long_product(a, b), expected)
 
 
 def test_a_gradient_of_zero_takes_no_part_whatever_it_meets() -> None:
