@@ -9,7 +9,9 @@ from attention_np.derivation import nodes
 from attention_np.derivation.header import Header
 from attention_np.derivation.identifiers import Identifiers
 from attention_np.derivation.names import Names
-from attention_np.derivation.printing import Printer, Unsayable, free_indices_of
+from attention_np.derivation.pieces import Unsayable
+from attention_np.derivation.printing import Printer
+from attention_np.derivation.slopes import free_indices_of
 from attention_np.derivation.statements import Statement
 
 __all__ = ["PrintedSide", "PrintedStatement", "printed"]
@@ -62,7 +64,7 @@ class PrintedStatement:
 
 def printed(statement: Statement, names: Names, header: Header, identifiers: Identifiers) -> PrintedStatement | None:
     """The statement in NumPy; None where it is not said."""
-    printer = Printer(names, header, identifiers.copy())
+    printer = Printer(names, identifiers.copy(), header=header)
     try:
         return _Statement(statement, printer).printed()
     except Unsayable:
@@ -106,14 +108,14 @@ class _Statement:
         if target is not None:
             if target.indices and target.key in self.statement.first.tensors:
                 self.loop = target.indices[0]
-            return printer.code_of_name(target.key), target.indices
+            return printer.symbol(target.key), target.indices
         if isinstance(first, nodes.Ref):
             names = [index.name for index in first.indices or () if isinstance(index, nodes.IndexRef)]
             slices = sum(isinstance(index, nodes.Slice) for index in first.indices or ())
             whole = all(isinstance(index, nodes.Slice) for index in (first.indices or ())[len(names) :])
             own = any(first.name in side.tensors for side in self.statement.sides[1:] if side is not None)
             if len(set(names)) + slices == len(first.indices or ()) and whole and not own:
-                return printer.code_of_name(first.name), tuple(names)
+                return printer.symbol(first.name), tuple(names)
         if isinstance(first, (nodes.Derivative, nodes.Tangent)):
             code = printer.code(first)
             if all(_named_otherwise(side, code.text, printer) for side in self.statement.sides[1:]):

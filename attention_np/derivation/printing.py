@@ -5,105 +5,48 @@ on the page is an axis of the array: every part of a line has its axes in one or
 of length one where it has none. A sum of products is a matrix product where it is one, a product and a sum where the
 axes of the factors are the same, else an einsum. Indices of the page count from one, those of NumPy from zero.
 
-What cannot be said raises :class:`Unsayable`.
+What cannot be said raises :class:`.pieces.Unsayable`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attention_np.derivation import nodes
 from attention_np.derivation.header import Header
-from attention_np.derivation.identifiers import Identifiers, spelled
-from attention_np.derivation.names import Names
+from attention_np.derivation.pieces import (
+    ATOM,
+    LOOSE,
+    POWER,
+    PRODUCT,
+    SIGN,
+    SUM,
+    Code,
+    Layout,
+    Unsayable,
+    permuted,
+    turned,
+    united,
+    upright,
+)
+from attention_np.derivation.slopes import called, free_indices_of, indices_of, pattern, shape_of
 from attention_np.derivation.values import ANY, ONE
 
-__all__ = ["Code", "Printer", "Unsayable", "free_indices_of"]
-
-# How tightly a text holds together: what is looser than its place asks for gets brackets.
-LOOSE, SUM, PRODUCT, SIGN, POWER, ATOM = range(6)
-
-
-class Unsayable(Exception):
-    """An expression is not said in NumPy."""
-
-
-@dataclass(frozen=True)
-class Code:
-    """A piece of NumPy, and the array that it is.
-
-    Attributes
-    ----------
-    text : str
-        The piece.
-    level : int
-        How tightly it holds together.
-    names : tuple of str
-        The first axes: indices of the page.
-    shape : tuple of str
-        Ranges of the others, as those of a value of the evaluator; a column and a row have one axis.
-    kept : tuple of (str, tuple) or None
-        The same with the axis over which it was summed, as one of length one: the text, and the names with None there.
-    special : str
-        "eye": ``text`` times an identity matrix of a size yet unknown; "diagonal": the diagonal matrix of a column;
-        "ones": the column of ones.
-    thin : bool
-        An axis of ``shape`` has length one: the entries along it are equal.
-    truth : bool
-        Its entries are booleans.
-    matrix : bool
-        The text is a matrix product, which is read before ``*`` in formulas, but not by Python.
-    factors : tuple of (str, Code)
-        Those of a product entry by entry, each with ``*`` or ``/`` before it.
-    """
-
-    text: str
-    level: int = ATOM
-    names: tuple[str, ...] = ()
-    shape: tuple[str, ...] = ()
-    kept: tuple[str, tuple[str | None, ...]] | None = None
-    special: str = ""
-    thin: bool = False
-    truth: bool = False
-    matrix: bool = False
-    factors: tuple[tuple[str, Code], ...] = ()
-
-    @property
-    def is_column(self) -> bool:
-        """Whether it is a vector, upright."""
-        return len(self.shape) == 2 and self.shape[1] == ONE
-
-    @property
-    def is_vector(self) -> bool:
-        """Whether it is a column or a row."""
-        return len(self.shape) == 2 and ONE in self.shape
-
-    @property
-    def rank(self) -> int:
-        """How many axes it has behind those of its names."""
-        return 1 if self.is_vector else len(self.shape)
-
-    def within(self, level: int) -> str:
-        """The text as a part of something that holds together so tightly."""
-        return self.text if self.level >= level else f"({self.text})"
+__all__ = ["Printer"]
 
 
 @dataclass
-class Printer:
+class Printer(Layout):
     """Prints the expressions of one statement.
 
-    ``frame`` is the order of axes; ``scalars`` are indices that are numbers here, as in a loop. The other attributes
-    collect what the lines use: arrays by name and key, derivatives that stand as arrays, indices, and lines before.
+    ``scalars`` are indices that are numbers here, as in a loop. The other attributes collect what the lines use:
+    derivatives that stand as arrays, by name and by what they are; indices; and lines before.
     """
 
-    known: Names
-    header: Header
-    identifiers: Identifiers
-    frame: tuple[str, ...] = ()
+    header: Header = field(default_factory=Header)
     scalars: frozenset[str] = frozenset()
-    arrays: dict[str, str] = field(default_factory=dict)
     derivatives: dict[str, nodes.Node] = field(default_factory=dict)
     counters: dict[str, str] = field(default_factory=dict)
     before: list[str] = field(default_factory=list)
@@ -117,102 +60,6 @@ class Printer:
     def _unsayable(self, node: nodes.Node) -> Code:
         raise Unsayable(type(node).__name__)
 
-    # Layout: axes in the order of the frame.
-
-    def order(self, names: Iterable[str]) -> tuple[str, ...]:
-        """These indices in the order of the frame; those that are not in it come last."""
-        unique = dict.fromkeys(names)
-        return (*(name for name in self.frame if name in unique), *(name for name in unique if name not in self.frame))
-
-    def laid(self, code: Code, names: Sequence[str], rank: int | None = None, level: int = LOOSE) -> str:
-        """The text of an array that has these axes, or one of length one for each that it lacks, or fewer in front."""
-        rank = code.rank if rank is None else rank
-        inner = [name for name in names if name in code.names]
-        places: list[str | None] = [name if name in code.names else None for name in names]
-        places += ["" for _ in range(code.rank)] if code.rank else [None] * rank
-        while places and places[0] is None:
-            places.pop(0)
-        if None not in places:
-            return turned(code, inner).within(level)
-        if code.kept is not None and places == [*code.kept[1], *[""] * code.rank]:
-            return code.kept[0]
-        if code.factors:
-            return self._product_laid(code, names, rank, level)
-        where = ", ".join("None" if place is None else ":" for place in places)
-        return f"{turned(code, inner).within(ATOM)}[{where}]"
-
-    def _product_laid(self, code: Code, names: Sequence[str], rank: int, level: int) -> str:
-        """A product, each factor of which has these axes, rather than the product as a whole."""
-        text = ""
-        for sign, factor in code.factors:
-            part = self.laid(factor, names, rank, SIGN if sign == "/" or (factor.matrix and text) else PRODUCT)
-            text = f"{text} {sign} {part}" if text else part
-        return text if level <= PRODUCT else f"({text})"
-
-    def together(self, codes: Sequence[Code], levels: Sequence[int]) -> tuple[tuple[str, ...], list[str]]:
-        """The axes of all of them, and the text of each along these."""
-        names = self.order(name for code in codes for name in code.names)
-        rank = max(code.rank for code in codes)
-        return names, [self.laid(code, names, rank, level) for code, level in zip(codes, levels, strict=True)]
-
-    def whole(self, code: Code, names: Sequence[str]) -> str:
-        """The text of the array with all of these axes, none of length one."""
-        code = self.plain(code)
-        text = self.laid(code, names)
-        if code.thin or set(names) != set(code.names):
-            sizes = [self.size(self.known.range_of(name)) for name in names]
-            sizes += [self.size(axis) for axis in (code.shape[:1] if code.is_column else code.shape)]
-            if text == "1":
-                return f"np.ones(({', '.join(sizes)}))" if len(sizes) > 1 else f"np.ones({sizes[0]})"
-            return f"np.broadcast_to({text}, ({', '.join(sizes)}{',' * (len(sizes) == 1)}))"
-        return text
-
-    def size(self, key: str) -> str:
-        """The length of a range."""
-        if key == ANY:
-            raise Unsayable("a length that its neighbours say")
-        if key.isdigit():
-            return key
-        return self._symbol(key)
-
-    def code_of_name(self, key: str) -> str:
-        """The name of an array or a size."""
-        return self._symbol(key)
-
-    def _symbol(self, key: str) -> str:
-        name = self.identifiers.of(key)
-        self.arrays[name] = key
-        return name
-
-    def plain(self, code: Code) -> Code:
-        """A special matrix as an array."""
-        if code.special == "eye":
-            raise Unsayable("an identity matrix of an unknown size")
-        if code.special == "diagonal":
-            if not code.names:
-                return Code(f"np.diag({code.text})", shape=code.shape)
-            names, size = self.order(code.names), self.size(code.shape[0])
-            column = self.laid(replace(code, special="", shape=(code.shape[0], ONE)), names, level=ATOM)
-            where = ", ".join([":"] * (len(names) + 1) + ["None"])
-            return Code(f"{column}[{where}] * np.eye({size})", PRODUCT, names, code.shape)
-        if code.special == "ones" and not code.names:
-            size = self.size(max(code.shape, key=lambda axis: axis != ONE))
-            return Code(f"np.ones({size})" if code.text == "1" else f"np.full({size}, {code.text})", shape=code.shape)
-        if code.special == "ones":
-            names = self.order(code.names)
-            inner = self.laid(replace(code, shape=(), special=""), names, level=ATOM)
-            return Code(f"{inner}[{':, ' * len(names)}None]", ATOM, names, code.shape, thin=True)
-        return code
-
-    def beside(self, code: Code, others: Sequence[Code]) -> Code:
-        """A special matrix as it can stand beside arrays of its shape, entry by entry."""
-        if any(other.shape and other is not code and other.special != "ones" for other in others):
-            if code.special == "ones":
-                return replace(code, special="", shape=(), thin=False)
-            if code.thin and code.text == "1":
-                return Code("1")
-        return self.plain(code)
-
     # Leaves.
 
     def _number(self, node: nodes.Number) -> Code:
@@ -222,7 +69,7 @@ class Printer:
         return Code({"infinity": "np.inf", "pi": "np.pi", "zero": "0"}[node.name])
 
     def _sizeref(self, node: nodes.SizeRef) -> Code:
-        return Code(self._symbol(node.name))
+        return Code(self.symbol(node.name))
 
     def index(self, name: str) -> Code:
         """An index, counted from zero."""
@@ -250,7 +97,7 @@ class Printer:
         symbol = self.known.get(node.name)
         if symbol is None or symbol.axes is None:
             raise Unsayable(node.name)
-        text = self._symbol(node.name)
+        text = self.symbol(node.name)
         if node.indices is None:
             axes = symbol.axes
             return Code(text, shape=(*axes, ONE) if len(axes) == 1 else axes)
@@ -300,7 +147,7 @@ class Printer:
         positions = [k for k, name in enumerate(names) if name is not None] + [
             k for k, name in enumerate(names) if name is None
         ]
-        code = Code(text, level, kept, _upright(shape), matrix=base.matrix and not entries)
+        code = Code(text, level, kept, upright(shape), matrix=base.matrix and not entries)
         return code if positions == sorted(positions) else permuted(code, positions)
 
     def _diagonal(self, text: str, names: Sequence[str | None], shape: Sequence[str]) -> Code:
@@ -310,7 +157,7 @@ class Printer:
         rest = [letters[f" {place}"] for place, name in enumerate(names) if name is None]
         spec = "".join(letters[name or f" {place}"] for place, name in enumerate(names))
         out = "".join(letters[name] for name in met) + "".join(rest)
-        return Code(f'np.einsum("{spec}->{out}", {text})', names=met, shape=_upright(shape))
+        return Code(f'np.einsum("{spec}->{out}", {text})', names=met, shape=upright(shape))
 
     def _looked_up(
         self,
@@ -344,7 +191,7 @@ class Printer:
                     raise Unsayable("entries behind a whole axis")
                 entries = [*entries[:place], inside]
                 text = f"{base.within(ATOM)}[{', '.join(entries)}]"
-                return Code(text, ATOM, tuple(name for name in before if name), _upright(shape))
+                return Code(text, ATOM, tuple(name for name in before if name), upright(shape))
         if base.names or any(isinstance(index, nodes.Slice) for index in indices[: len(indices) - len(shape)]):
             raise Unsayable("entries of an array with indices")
         looked = dict(arrays)
@@ -357,7 +204,7 @@ class Printer:
                 parts.append(self.laid(self.index(index.name), union))
             else:
                 parts.append(entries[k])
-        return Code(f"{base.within(ATOM)}[{', '.join(parts)}]", ATOM, union, _upright(shape))
+        return Code(f"{base.within(ATOM)}[{', '.join(parts)}]", ATOM, union, upright(shape))
 
     def place(self, index: nodes.Node, axis: str) -> Code:
         """An index that is calculated, counted from zero."""
@@ -384,7 +231,7 @@ class Printer:
         if isinstance(node, nodes.IndexRef):
             return Linear(((1, self.index(node.name)),), 1)
         if isinstance(node, nodes.SizeRef):
-            return Linear(((1, Code(self._symbol(node.name), special="size")),), 0)
+            return Linear(((1, Code(self.symbol(node.name), special="size")),), 0)
         if isinstance(node, nodes.Mul) and set(node.operators) <= {"", "cdot"}:
             parts = [self.linear(factor) for factor in node.factors]
             if len(parts) == 2 and parts[0] is not None and parts[1] is not None:
@@ -527,7 +374,7 @@ class Printer:
         for sign, part in zip(signs[1:], texts[1:], strict=True):
             text += f" {'+' if sign > 0 else '-'} {part}"
         thin = all(code.thin for code in codes)
-        return Code(text, SUM, names, _united([code.shape for code in codes]), thin=thin)
+        return Code(text, SUM, names, united([code.shape for code in codes]), thin=thin)
 
     def _sized(self, code: Code, shape: tuple[str, ...]) -> Code:
         """A multiple of the identity beside a matrix of this shape."""
@@ -600,7 +447,7 @@ class Printer:
             *((("/", right),) if sign == "/" else right.factors or (("*", right),)),
         )
         text = f"{texts[0]} {sign} {texts[1]}"
-        return Code(text, PRODUCT, names, _united([left.shape, right.shape]), thin=thin, matrix=matrix, factors=factors)
+        return Code(text, PRODUCT, names, united([left.shape, right.shape]), thin=thin, matrix=matrix, factors=factors)
 
     def over(self, left: Code, right: Code) -> Code:
         """Divided by a number."""
@@ -913,7 +760,7 @@ class Printer:
             total = self.plain(codes[0])
             for code in map(self.plain, codes[1:]):
                 names, texts = self.together([total, code], [LOOSE, LOOSE])
-                shape = _united([total.shape, code.shape])
+                shape = united([total.shape, code.shape])
                 total = Code(f"np.{name}imum({', '.join(texts)})", ATOM, names, shape)
             return total
         if name == "sqrt" and len(codes) == 2:
@@ -1044,7 +891,7 @@ class Printer:
             ranges.update(zip(spec, code.shape[:1] if code.is_column else code.shape, strict=True))
         shape = tuple(ranges[letter] for letter in output)
         texts = ", ".join(code.text for code in codes)
-        return Code(f'np.einsum("{node.text}", {texts})', ATOM, (), _upright(shape))
+        return Code(f'np.einsum("{node.text}", {texts})', ATOM, (), upright(shape))
 
     def _matrix(self, node: nodes.Matrix) -> Code:
         rows = [[self.number(self.plain(self.code(cell))) for cell in row] for row in node.rows]
@@ -1076,15 +923,15 @@ class Printer:
     def _named_derivative(self, node: nodes.Node) -> Code:
         """A derivative as an array of its own, with an axis for each index that differs."""
         names = tuple(dict.fromkeys(free_indices_of(node, self.scalars)))
-        if any(name in self.scalars for name in _indices(node)):
+        if any(name in self.scalars for name in indices_of(node)):
             raise Unsayable("a derivative in a loop")
-        rank = _rank_of(node, self.known)
-        pattern = _pattern(node, {name: place for place, name in enumerate(names)})
-        if pattern not in self.patterns:
-            name = self.identifiers.new(_called(node))
-            self.patterns[pattern] = name
+        rank = shape_of(node, self.known)
+        same = pattern(node, {name: place for place, name in enumerate(names)})
+        if same not in self.patterns:
+            name = self.identifiers.new(called(node))
+            self.patterns[same] = name
             self.derivatives[name] = node
-        return Code(self.patterns[pattern], ATOM, names, rank)
+        return Code(self.patterns[same], ATOM, names, rank)
 
 
 @dataclass(frozen=True)
@@ -1142,24 +989,6 @@ class Linear:
         return None
 
 
-def turned(code: Code, names: Sequence[str]) -> Code:
-    """The array with its named axes in this order."""
-    if tuple(names) == code.names:
-        return code
-    order = [code.names.index(name) for name in names] + [len(code.names) + k for k in range(code.rank)]
-    text = (
-        f"{code.within(ATOM)}.T" if order == [1, 0] else f"{code.within(ATOM)}.transpose({', '.join(map(str, order))})"
-    )
-    return replace(code, text=text, level=ATOM, names=tuple(names), kept=None, matrix=False, factors=())
-
-
-def permuted(code: Code, positions: Sequence[int]) -> Code:
-    """The array with its axes in this order."""
-    if list(positions) == [1, 0]:
-        return replace(code, text=f"{code.within(ATOM)}.T", level=ATOM)
-    return replace(code, text=f"{code.within(ATOM)}.transpose({', '.join(map(str, positions))})", level=ATOM)
-
-
 def _merged(node: nodes.Reduce) -> tuple[nodes.Bound, nodes.Node]:
     """The indices of a sum, with those of a sum that is all that it sums; and what both sum."""
     bound, body = node.bound, node.body
@@ -1168,18 +997,6 @@ def _merged(node: nodes.Reduce) -> tuple[nodes.Bound, nodes.Node]:
         bound = nodes.Bound(bound.names + inner.names, bound.spans + inner.spans, None, bound.span)
         body = body.body
     return bound, body
-
-
-def _upright(shape: Sequence[str]) -> tuple[str, ...]:
-    return (*shape, ONE) if len(shape) == 1 else tuple(shape)
-
-
-def _united(shapes: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The shape of arrays that are combined entry by entry; ranges that the neighbours determine are those of these."""
-    sized = [shape for shape in shapes if shape]
-    if not sized:
-        return ()
-    return tuple(next((axis for axis in axes if axis != ANY), ANY) for axes in zip(*sized, strict=True))
 
 
 def _axis(code: Code, axes: tuple[int, ...]) -> str:
@@ -1229,77 +1046,3 @@ def _matrix_text(one: tuple[Code, list[str]], two: tuple[Code, list[str]], over:
     if second == [*column, over] and column:
         texts = texts[0], f"{right.within(ATOM)}.T"
     return f"{texts[0]} @ {texts[1]}".replace(".T.T", "")
-
-
-def _indices(node: nodes.Node) -> list[str]:
-    return [item.name for item in node.walk if isinstance(item, nodes.IndexRef)]
-
-
-def free_indices_of(node: nodes.Node, without: frozenset[str] = frozenset()) -> list[str]:
-    """The indices in a node that nothing in it binds, in their order."""
-    if isinstance(node, nodes.IndexRef):
-        return [] if node.name in without else [node.name]
-    bound = getattr(node, "bound", None)
-    if isinstance(bound, nodes.Bound) and not (isinstance(node, nodes.Call) and node.function == "softmax"):
-        without |= frozenset(bound.names)
-    return [name for child in node.children for name in free_indices_of(child, without)]
-
-
-def _pattern(node: nodes.Node, names: Mapping[str, int]) -> tuple[Any, ...]:
-    """A node with its indices by number: the same for the same entries of the same derivative."""
-    if isinstance(node, nodes.IndexRef):
-        return ("index", names.get(node.name, node.name))
-    own = [getattr(node, part, None) for part in ("name", "text", "function", "kind", "size", "operators", "signs")]
-    shown = tuple(
-        str([sign for sign, _ in part]) if name == "signs" and part else str(part)
-        for name, part in zip(("name", "text", "function", "kind", "size", "operators", "signs"), own, strict=True)
-    )
-    return (
-        type(node).__name__,
-        *shown,
-        len(getattr(node, "indices", None) or ()),
-        *(_pattern(child, names) for child in node.children),
-    )
-
-
-def _rank_of(node: nodes.Node, names: Names) -> tuple[str, ...]:
-    """The ranges of the anonymous axes of a derivative."""
-    if isinstance(node, nodes.Tangent):
-        return _rank_of(node.top, names)
-    if isinstance(node, nodes.Derivative):
-        above, below = _axes_of(node.top, names), _axes_of(node.bottom, names)
-        return _upright((*above, *below))
-    return _upright(_axes_of(node, names))
-
-
-def _axes_of(node: nodes.Node, names: Names) -> tuple[str, ...]:
-    """The ranges of the axes of a symbol, or of a derivative, that no index stands at."""
-    if isinstance(node, (nodes.Derivative, nodes.Tangent)):
-        shape = _rank_of(node, names)
-        return shape[:1] if shape[1:] == (ONE,) else shape
-    if not isinstance(node, nodes.Ref):
-        return ()  # an expression in index form
-    symbol = names.get(node.name)
-    if symbol is None or symbol.axes is None:
-        raise Unsayable(node.name)
-    indices = node.indices or ()
-    whole = [axis for index, axis in zip(indices, symbol.axes, strict=False) if isinstance(index, nodes.Slice)]
-    return (*whole, *symbol.axes[len(indices) :])
-
-
-def _called(node: nodes.Node) -> str:
-    """What a derivative is called: ``dL_dS``."""
-    if isinstance(node, nodes.Tangent):
-        return (
-            f"{_called(node.top)}_dt"
-            if isinstance(node.top, (nodes.Derivative, nodes.Tangent))
-            else f"d{_called(node.top)}_dt"
-        )
-    if isinstance(node, nodes.Derivative):
-        below = spelled(node.bottom.name)
-        if isinstance(node.top, nodes.Derivative):
-            return f"d2{_called(node.top.top)}_d{spelled(node.top.bottom.name)}_d{below}"
-        return f"d{_called(node.top)}_d{below}"
-    if isinstance(node, nodes.Call) and len(node.arguments) == 1 and isinstance(node.arguments[0], nodes.Ref):
-        return f"{node.function}_{_called(node.arguments[0])}".replace("'", "")
-    return spelled(node.name) if isinstance(node, nodes.Ref) else ""
