@@ -38,6 +38,7 @@
     const list = document.querySelector(".sidebar-scroll");
     const current = list?.querySelector(".current-page");
     if (!current) return;
+    list.style.scrollBehavior = "auto"; // at once: the theme would glide
     try {
       list.scrollTop = Number(sessionStorage.getItem("sidebar"));
       addEventListener("pagehide", () => sessionStorage.setItem("sidebar", list.scrollTop));
