@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_floating
-from attention_np._lib.arrays import Array
+from attention_np._lib.arrays import Array, real_types
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product, backward_times
 from attention_np._lib.second_look import in_range
@@ -126,7 +126,8 @@ def apply(x: Array, directions: Array | None) -> tuple[Array, Cache]:
         features = np.exp(np.where(rises, 0, x)) + np.where(rises, x, 0)  # (..., d) (feature-map.1)
     else:
         (exponents,) = in_range(_exponents, x, directions)
-        features = np.exp(narrowed(exponents)) / np.sqrt(max(len(directions), 1))  # (..., m) (feature-map.8)
+        root = np.sqrt(real_types(exponents.dtype)[1](max(len(directions), 1)))
+        features = np.exp(narrowed(exponents)) / root  # (..., m) (feature-map.8)
         features = features.astype(exponents.dtype, copy=False)
     return features.copy(), Cache(x=x, directions=directions, features=features, output_shape=features.shape)
 

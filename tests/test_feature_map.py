@@ -83,3 +83,8 @@ def test_a_row_without_an_incoming_gradient_has_none_whatever_it_holds(m: int | 
 def test_what_does_not_fit_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         feature_map.forward(**{"x": np.ones((2, 4)), **changed})
+
+
+def test_the_root_of_the_number_of_directions_has_the_digits_of_the_dtype() -> None:
+    output, _ = feature_map.forward(np.zeros((1, 3), np.longdouble), np.zeros((5, 3), np.longdouble))
+    assert_close(output, np.full((1, 5), 1 / np.sqrt(np.longdouble(5))), 2 * float(np.finfo(np.longdouble).eps))

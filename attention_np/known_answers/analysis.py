@@ -208,7 +208,9 @@ class Analysis:
         size = np.abs(x.value)
         off = self.gamma(2 * FUNCTION) * (1 + size)
         of_value, of_slope = (
-            (0, np.abs(slope)) if kind == "exp" else (1 + size if "elu" in kind or kind == "silu" else 1, 1 + size)
+            (0, np.abs(slope))
+            if kind in ("exp", "elu_plus_one")
+            else (1 + size if "elu" in kind or kind == "silu" else 1, 1 + size)
         )
         return Computed(value, off * (np.abs(value) + of_value)), Computed(slope, off * (np.abs(slope) + of_slope))
 

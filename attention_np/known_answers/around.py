@@ -21,6 +21,8 @@ def activated(kind: str, x: Any, functions: Any) -> tuple[Any, Any]:
         return (positive, x * 0 + (x > 0)) if kind == "relu" else (positive * positive, 2 * positive)
     if kind == "exp":
         return functions.exp(x), functions.exp(x)
+    if kind == "elu_plus_one":
+        return (x + 1, x * 0 + 1) if x > 0 else (functions.exp(x), functions.exp(x))
     if kind == "tanh":
         return functions.tanh(x), 1 - functions.tanh(x) ** 2
     reached = 1 / (1 + functions.exp(-x))
@@ -62,6 +64,26 @@ def _linear(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) 
 def _activation(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
     value, slope = rules.activation(inputs["x"], options["kind"])
     return {"output": value, "d_x": rules.times(inputs["d_output"], slope)}
+
+
+def _feature_map(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    x, directions, d_output = inputs["x"], inputs.get("directions"), inputs["d_output"]
+    if directions is None:
+        return _activation(rules, inputs, {"kind": "elu_plus_one"})
+    del options
+    (m, d), n = directions.shape, x.shape[-2]
+    half = rules.over(rules.summed(rules.times(x, x), -1), 2)[..., None]  # (..., n, 1)
+    exponents = rules.minus(rules.product(x, directions.swapaxes(-1, -2), d + ROUNDINGS), half)
+    features = rules.times(rules.exp(exponents, 0), rules.inverse_root(rules.number(m)))  # (..., n, m)
+    d_exponents = rules.rounded(rules.times(d_output, rules.rounded(features)))
+    total = rules.summed(d_exponents, -1)[..., None]  # (..., n, 1)
+    towards = rules.rounded(rules.product(d_exponents, directions, m + ROUNDINGS))
+    d_directions = rules.product(d_exponents.swapaxes(-1, -2), x, n + ROUNDINGS)  # (..., m, d)
+    return {
+        "output": features,
+        "d_x": rules.minus(towards, rules.rounded(rules.times(total, x))),
+        "d_directions": rules.sum_to(d_directions, directions.shape),
+    }
 
 
 def _short_conv(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
@@ -264,6 +286,7 @@ def _weightings(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
 AROUND: dict[str, Program] = {
     "weightings": _weightings,
     "linear": _linear,
+    "feature_map": _feature_map,
     "activation": _activation,
     "short_conv": _short_conv,
     "cross_entropy": _cross_entropy,

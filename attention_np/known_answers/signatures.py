@@ -222,6 +222,17 @@ def _activation(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None
     return inputs["x"].shape, None
 
 
+def _feature_map(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
+    del options  # it has none
+    x = inputs["x"]
+    directions = inputs.get("directions")
+    if directions is None:
+        return x.shape, None
+    _check_axes(x, 2)
+    _check_shape("directions", directions.shape, (*directions.shape[:1], x.shape[-1]))
+    return (*x.shape[:-1], len(directions)), None
+
+
 def _short_conv(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
     x, w = inputs["x"], inputs["w"]
     _check_axes(x, 2)
@@ -524,6 +535,7 @@ SIGNATURES = {
     "layer_norm": Signature(("x",), ("gain", "b"), {"epsilon": json.as_finite}, (), _normalisation),
     "rotary": Signature(("x",), ("positions",), OF_ROTARY | OF_SECTIONS, (), _rotary),
     "linear": Signature(("x", "w"), ("b",), {}, (), _linear),
+    "feature_map": Signature(("x",), ("directions",), {}, (), _feature_map),
     "activation": Signature(("x",), (), {"kind": json.as_text}, ("kind",), _activation),
     "short_conv": Signature(
         ("x", "w", "d_final_state"),

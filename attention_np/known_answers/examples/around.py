@@ -24,8 +24,8 @@ def _case(
 
 
 def examples() -> list[Example]:
-    """Every case of weightings, linear, activation, short_conv, cross_entropy, pooling, deformable and indexer."""
-    around = (_weights, _linear, _activations, _convolutions, _losses, _windows, _samples, _choices)
+    """Every case of what stands around attention, of rows and of scores."""
+    around = (_weights, _linear, _features, _activations, _convolutions, _losses, _windows, _samples, _choices)
     return [example for of_op in around for example in of_op()]
 
 
@@ -59,6 +59,36 @@ def _linear() -> list[Example]:
             d_output=(4, 3),
             x=lambda x: np.concatenate([x[:, :3], x[:, :3] + x[:, 3:] / 1024], axis=1),
             w=lambda w: np.concatenate([w[:3], -w[:3]]),
+        ),
+    ]
+
+
+def _features() -> list[Example]:
+    performer: dict[str, Shape] = {"x": (2, 4, 3), "directions": (5, 3)}
+    return [
+        _case(
+            "feature_map",
+            "elu",
+            "The exponential up to zero, and x + 1 above.",
+            of={"x": (2, 4, 6)},
+            d_output=(2, 4, 6),
+        ),
+        _case(
+            "feature_map",
+            "elu-far-below",
+            "Numbers from -24 to 8, zero among them: small features keep their digits.",
+            of={"x": (4, 8)},
+            d_output=(4, 8),
+            x=lambda x: np.arange(-24, 8).reshape(4, 8) + 0 * x,
+        ),
+        _case("feature_map", "performer", "Five directions.", of=performer, d_output=(2, 4, 5)),
+        _case(
+            "feature_map",
+            "performer-one-row",
+            "A single row of numbers that are twice as large.",
+            of={"x": (1, 3), "directions": (5, 3)},
+            d_output=(1, 5),
+            x=lambda x: 2 * x,
         ),
     ]
 
