@@ -433,16 +433,27 @@ def call(made: Any, cross: bool, padded: bool, chosen: dict[str, str]) -> dict[s
     shape["windows"] = (2 * BATCH, 9)
     leading = shape[chosen["rank"]]
     keys = N + 2 if cross or set(CROSS) & needed or "context" in parameters else N
+    levels = [(2, 3), (3, 2), (1, 2), (2, 2), (1, 1)][: getattr(made, "n_levels", 0)]  # of a picture
+    if "spatial_shapes_list" in parameters:
+        keys = sum(height * width for height, width in levels)
     given: dict[str, Any] = {}
     for name in parameters:
         if name in QUERIES:
             given[name] = torch.randn(*leading, width)
         elif name in KEYS:
             given[name] = torch.randn(*leading, width_of_keys(made, width))
-        elif name in CROSS and (cross or name in needed):
+        elif name in CROSS and (cross or name in needed or levels):
             given[name] = torch.randn(BATCH, keys, width_of_keys(made, width))
+        elif name == "spatial_shapes_list":
+            given[name] = levels
+        elif name == "spatial_shapes":
+            given[name] = torch.tensor(levels)
+        elif name == "reference_points":
+            given[name] = torch.rand(BATCH, N, len(levels), 4 if padded else 2)
         elif name == "cu_seqlens":
             given[name] = torch.tensor([0, 3, N], dtype=torch.int32)
+        elif name == "position_embeddings" and levels:
+            given[name] = torch.randn(*leading, width)
         elif name == "position_embeddings":
             given[name] = rotary(made, leading, width, chosen["rotary"])
         elif name in ("position_bias", "attention_bias", "alibi") and name in needed:
@@ -457,6 +468,8 @@ def call(made: Any, cross: bool, padded: bool, chosen: dict[str, str]) -> dict[s
         elif name in ("attention_mask", "mask", "encoder_attention_mask") and padded and not packed:
             if chosen["rank"] == "windows":  # a number for each pair in each window of a sample
                 given[name] = torch.where(torch.rand(BATCH, 9, 9) < 0.7, 0.0, -100.0)
+            elif levels:  # of pixels
+                given[name] = torch.rand(BATCH, keys) < 0.7
             else:
                 given[name] = mask(made, chosen["mask"], N, keys)
         elif name in needed:

@@ -7,6 +7,7 @@ of a projection stand one after the other in its features.
 
 from attention_np.atlas.recipes._registry import RECIPES
 from attention_np.atlas.recipes.dense import grouped_query, multi_head
+from attention_np.atlas.recipes.points import sampled
 from attention_np.atlas.recipes.states import gated_delta, kimi_delta, lightning, mamba, mamba2, rwkv
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "mamba2",
     "multi_head",
     "rwkv",
+    "sampled",
 ]
