@@ -369,8 +369,7 @@ class _Entmax(_WithThreshold):
         if isinstance(scores, Dual):
             weights = np.where(inside, np.exp(logarithms), 0)
             d_weights = _times_jacobian(scores.velocity, _slopes(of_slopes, inside))
-            # (weightings.27), zero where a weight is too small for the dtype
-            logarithms = dual(logarithms, np.where(weights == 0, 0, d_weights / np.where(weights == 0, 1, weights)))
+            logarithms = dual(logarithms, d_weights / np.where(weights == 0, 1, weights))  # (weightings.27)
             of_slopes = (1 - excess) * logarithms
         weights = np.where(inside, np.exp(logarithms), 0)  # (..., m) (weightings.15)
         return top.settled(weights), _slopes(of_slopes, inside)

@@ -48,8 +48,6 @@ def logarithms_of_entmax(gaps: Array, excess: float) -> tuple[Array, npt.NDArray
     one. For complex gaps it is the analytic continuation.
     """
     real = np.maximum(gaps.real, -2 / excess)  # from -1 / excess on downwards all weights are zero
-    far = gaps.real < real
-    gaps = np.where(far, real, gaps)
     if excess <= 1:  # by the largest weight, which that of sparsemax is near
         anchor = np.log(_largest_of_square_roots(real) if excess == 0.5 else largest_of_sparsemax(real))
     else:  # by the smallest, which is at most what the others would leave if it were zero
