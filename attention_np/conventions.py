@@ -100,10 +100,15 @@ class Profile:
         least = min(far.values())
         return tuple(name for name, x in far.items() if x == least)
 
+    @property
+    def sentence(self) -> str:
+        """Whose attention it is, and what is different in it: what ``explain=`` of `check_low_precision` may return."""
+        return sentence_of(self)
+
     def __str__(self) -> str:
         rows = [(axis, value) for axis, value in self.values.items()]
         notes = [f"{axis}: {note}" for axis, note in self.notes.items()]
-        return "\n".join([sentence_of(self), "", table(rows, left=2), *(["", *notes] if notes else [])])
+        return "\n".join([self.sentence, "", table(rows, left=2), *(["", *notes] if notes else [])])
 
 
 def identify(

@@ -256,8 +256,8 @@ def test_the_sentence_says_whose_it_is_but_for_what() -> None:
         ways = {**dict(flash), **others}
         return conventions.identify(kernel(**ways), options=options)
 
-    first = str(profile()).splitlines()[0]
-    assert first == "Yours is flash-attention's."
+    assert str(profile()).splitlines()[0] == profile().sentence
+    assert profile().sentence == "Yours is flash-attention's."
     wider = profile(window="inclusive, and one key more")
     assert str(wider).splitlines()[0] == "Yours is flash-attention's, but for the window, which has one key more."
     assert wider.differs_from("flash-attention") == {"window": ("inclusive, and one key more", "inclusive")}

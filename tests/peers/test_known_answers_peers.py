@@ -35,6 +35,8 @@ def differentiated(forward: Callable[..., Any]) -> Callable[[dict[str, Array], d
     """The function that verify takes, by autograd, of ``forward(tensors, mask, options)`` with one or two results."""
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        if "weights_by" in options:
+            raise NotImplementedError  # they take the softmax
         tensors = {name: to_torch(x) for name, x in inputs.items()}
         d_output, mask = tensors.pop("d_output"), tensors.pop("mask", None)
         for name, x in tensors.items():
