@@ -13,7 +13,7 @@ attend to whom, and :mod:`~attention_np.biases` what is added to the scores by p
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.conventions` says which conventions one follows;
-:mod:`~attention_np.cost` counts operations and memory; :mod:`~attention_np.atlas` reads those of published models;
+:mod:`~attention_np.cost` counts operations and memory; :mod:`~attention_np.atlas` reads published models;
 :mod:`~attention_np.trace` shows every step on a sentence, and :mod:`~attention_np.plot` draws.
 
 The pages that are named here and there, such as ``derivations/softmax.md``, are installed inside of the package; in a

@@ -17,21 +17,20 @@ Interface = Callable[..., dict[str, Any]]
 
 
 def eager(
-    *, groups: bool | None = False, takes: tuple[str, ...] = (), sinks: str | None = None, scale: str | None = None
+    *, groups: bool | None = False, takes: tuple[str, ...] = (), sinks: str | None = None, masked: bool = True
 ) -> Interface:
     """`eager_attention_forward`: a mask of any kind is added to the scores; what it does not take, it ignores.
 
     `groups`: whether it repeats heads of keys, None if the module says so; `takes`: further arguments that it knows, of
-    "softcap" and "position_bias"; `sinks`: the module's attribute that is a logit for each head; `scale`: an attribute
-    that it reads.
+    "softcap" and "position_bias"; `sinks`: the module's attribute that is a logit for each head; `masked`: whether it
+    takes a mask.
     """
 
     def options(m: Mirror, mask: Any, *, scaling: Any = None, shape: Any = None, **given: Any) -> dict[str, Any]:
         biases = [given["position_bias"]] if "position_bias" in takes and given.get("position_bias") is not None else []
-        if mask is not None:
+        if mask is not None and masked:
             mask = np.asarray(mask)
             biases.append(mask if mask.dtype.kind == "f" else mask.astype(float))
-        scaling = m.get(scale) ** -0.5 if scale else scaling
         made: dict[str, Any] = {"scale": scaling, "bias": biases if len(biases) > 1 else next(iter(biases), None)}
         if groups is not False:
             made["groups"] = m.num_key_value_groups if groups else m.get("num_key_value_groups", 1)
@@ -63,3 +62,21 @@ def sdpa(m: Mirror, mask: Any, *, scaling: Any = None, shape: tuple[int, int], *
         bias, visible = chain.where(visible, bias, np.finfo(bias.dtype).min), None
     groups = m.get("num_key_value_groups", 1)
     return {"scale": scaling, "bias": bias, "mask": visible, "groups": max(groups, 1)}
+
+
+def filled(hidden: Any, scale: Any, m: Mirror) -> dict[str, Any]:
+    """Options for scores that are filled with the lowest number where `hidden`: no gradient goes through these.
+
+    A query all of whose keys are hidden has even weights, whatever its products are: its scale is zero.
+    """
+    if hidden is None:
+        return {}
+    hidden = np.asarray(hidden)
+    dtype = next(iter(m._values.values())).dtype
+    made: dict[str, Any] = {"bias": np.where(hidden, np.finfo(dtype).min, 0.0).astype(dtype)}
+    everywhere = hidden.all(axis=-1, keepdims=True)
+    if everywhere.any():
+        if scale is None:
+            raise UnknownLayer("a query whose keys are all hidden")
+        made["scale"] = np.where(everywhere, 0.0, scale)
+    return made

@@ -11,7 +11,7 @@ from attention_np.atlas._mirror import About, UnknownLayer
 from attention_np.atlas._source import unwrapped, whole_digest
 
 # The modules in `classes`, each with READINGS, and PARTS and FUNCTIONS where it has some
-FAMILIES = ("dense", "states", "tables", "points")
+FAMILIES = ("dense", "compressed", "pictures", "states", "tables", "points")
 
 
 class Tables:
@@ -37,7 +37,9 @@ class Tables:
         functions = {}
         for name, function in source.functions.items():
             functions[name] = self._function(name, function, about)
-        if "get_interface" in source.text:
+        if "getattr(ALL_ATTENTION_FUNCTIONS" in source.text:  # which has no such attribute: always the default
+            functions["interface"] = functions["eager_attention_forward"]
+        elif "get_interface" in source.text:
             functions["interface"] = self._interface(about, module, functions)
         return compute, functions
 

@@ -103,8 +103,18 @@ TORCH = {
 }
 
 
+def of_rotary(m: Mirror, x: Any, position_ids: Any) -> tuple[Any, Any]:
+    """A rotary embedding, as cos and sin (b, n, r); its frequencies do not depend on the length."""
+    if m.rope_type not in ("default", "linear", "llama3", "yarn"):
+        raise UnknownLayer(f"{m._about} is not known with rope_type {m.rope_type!r}")
+    angles = np.asarray(position_ids)[..., None] * np.asarray(m.inv_freq, dtype=float)
+    angles = np.concatenate([angles, angles], axis=-1)
+    return np.cos(angles) * m.attention_scaling, np.sin(angles) * m.attention_scaling
+
+
 PARTS: dict[str, Any] = {  # modules, by the digests of what they compute
     "b06865a6c0": of_conv1d,
+    "fe597ca23b": of_rotary,
     "0630618bbe 2566935b35 9663ecb974": Norm(),  # RMSNorm of Llama, LayerNorm of T5
     "479a9c51cc": Norm(epsilon="eps", less_one=True),  # Gemma
     "3a8df49b30 97c2970d14 6e2a63070c 9e6be1960b 1464b0dd47 d171d813a4 7d2b0160d8": Norm(epsilon="eps"),
@@ -115,12 +125,18 @@ PARTS: dict[str, Any] = {  # modules, by the digests of what they compute
 
 
 def rotation(
-    pairs: str = "halves", *, doubled: bool = False, half: bool = False, sin_first: bool = False, axis: int = 1
+    pairs: str = "halves",
+    *,
+    doubled: bool = False,
+    half: bool = False,
+    sin_first: bool = False,
+    back: bool = False,
+    axis: int = 1,
 ) -> Any:
     """`apply_rotary_pos_emb`, as a function of cos and sin (b, n, r) that says how (b, h, n, d) are turned.
 
     `doubled` tells that only the first half of them counts, and holds for each pair of neighbours; `half`, that there
-    is one for each pair.
+    is one for each pair; `back`, that it turns the other way.
     """
 
     def options(cos: Any, sin: Any, axis: int = axis) -> dict[str, Any]:
@@ -131,7 +147,7 @@ def rotation(
             cos, sin = (joined([x, x], axis=-1).reshape(*x.shape[:-1], -1) for x in (cos, sin))
         if doubled:
             cos, sin = (np.repeat(x[..., : x.shape[-1] // 2], 2, axis=-1) for x in (cos, sin))
-        return {"cos": cos, "sin": sin, "pairs": pairs}
+        return {"cos": cos, "sin": -sin if back else sin, "pairs": pairs}
 
     return options
 
@@ -139,8 +155,8 @@ def rotation(
 FUNCTIONS: dict[str, Any] = {  # helpers, by the digests of all that they compute
     # eager_attention_forward
     "f01d86a0f7": eager(groups=True),
-    "e9013eda56 46eebd534e cbb8ba92f2 82a7d059ff b0a252c158 3297f10163 385e9fe3f1": eager(),
-    "3a6fa1b324": eager(groups=None),
+    "e9013eda56 46eebd534e cbb8ba92f2 b0a252c158 3297f10163 385e9fe3f1": eager(),
+    "3a6fa1b324 82a7d059ff": eager(groups=None),
     "dc8fbaf6a7": eager(takes=("position_bias",)),
     "d5e0d4e07b": eager(groups=True, takes=("softcap",)),
     "c4df38a46a 972d2b9b44 4611543777 fc86c58051 f35e17417e": eager(groups=True, sinks="sinks"),
@@ -154,6 +170,14 @@ FUNCTIONS: dict[str, Any] = {  # helpers, by the digests of all that they comput
     "7a4ceb5e26": rotation(half=True),
     "3a9cc72f33": rotation("neighbours", half=True),
     "b7211415a7": rotation("neighbours", half=True, sin_first=True),
+    "793c78d5d7": rotation(back=True),  # nanochat
+    "d4eacf8a4d": rotation(axis=-3),  # DINOv3: of the last tokens
+    "3644e5d1ce": rotation(),
+    "b97ee7c3be": eager(masked=False),
+    "2c12295436": eager(),
+    "2711523d84 602d80effd": None,  # dynamic_rope_update
+    "5774dcb24e": None,  # the scale of Llama 4, in classes/dense.py
+    "bdbfa78573": None,  # maybe_autocast
     # helpers of these, and what is never called in the full pass
     "735ee30753": None,
 }

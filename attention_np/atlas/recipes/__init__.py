@@ -1,17 +1,19 @@
 """The attention of published models: each a function of a few lines on `chain`, forward only.
 
 Arrays are under the names of the field: tokens x (batch, n, features), w_query (features, heads * d), a gain. The heads
-of a projection stand one after the other in its features.
-``print(inspect.getsource(recipe))`` is what to read.
+of a projection stand one after the other in its features. ``print(inspect.getsource(recipe))`` is what to read.
 """
 
 from attention_np.atlas.recipes._registry import RECIPES
+from attention_np.atlas.recipes.compressed import multi_head_latent
 from attention_np.atlas.recipes.dense import grouped_query, multi_head
+from attention_np.atlas.recipes.pictures import decomposed_places
 from attention_np.atlas.recipes.points import sampled
 from attention_np.atlas.recipes.states import gated_delta, kimi_delta, lightning, mamba, mamba2, rwkv
 
 __all__ = [
     "RECIPES",
+    "decomposed_places",
     "gated_delta",
     "grouped_query",
     "kimi_delta",
@@ -19,6 +21,7 @@ __all__ = [
     "mamba",
     "mamba2",
     "multi_head",
+    "multi_head_latent",
     "rwkv",
     "sampled",
 ]

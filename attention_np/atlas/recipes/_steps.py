@@ -58,6 +58,8 @@ def turned(x: Any, cos: Any, sin: Any, pairs: str = "halves") -> Any:
     The pair of feature i is i + r / 2 for "halves", the next one for "neighbours".
     """
     r = cos.shape[-1]
+    if r % 2:
+        raise ValueError(f"cos and sin must turn an even number of features, not {r}")
     turning = x[..., :r]
     if pairs == "halves":
         across = chain.concatenate([-turning[..., r // 2 :], turning[..., : r // 2]], axis=-1)

@@ -90,6 +90,7 @@ def grouped_query(
     clip: float | None = None,
     norm_output: str | None = None,
     output_epsilon: float = 1e-6,
+    norm_each: bool = False,
     gate: str = "sigmoid",
     scale: Any = None,
     softcap: float | None = None,
@@ -104,13 +105,13 @@ def grouped_query(
     x_value = memory if x_value is None else x_value
     query, key = linear(x, w_query, b_query), linear(memory, w_key, b_key)
     value = linear(x_value, w_value, b_value)
-    if clip is not None:
-        query, key, value = clipped(query, clip), clipped(key, clip), clipped(value, clip)
-    value = in_heads(value, d_value or d)  # (b, h / groups, m, d)
     if of_all_heads:
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (b, n, h * d) (rms-norm.3)
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
+    if clip is not None:
+        query, key, value = clipped(query, clip), clipped(key, clip), clipped(value, clip)
     query, key = in_heads(query, d), in_heads(key, d)  # (b, h, n, d), (b, h / groups, m, d)
+    value = in_heads(value, d_value or d)  # (b, h / groups, m, d_v)
     if norm is not None and not of_all_heads and not norm_last:
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (rms-norm.3)
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
@@ -123,8 +124,10 @@ def grouped_query(
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
     options = {"scale": scale, "softcap": softcap, "mask": mask, "bias": bias, "sink": sink}
     output = attention(query, repeated(key, groups), repeated(value, groups), **options)  # (dot-product.5)
+    if norm_each:
+        output = normed(output, output_gain, output_b, kind=norm_output, epsilon=output_epsilon)
     output = joined(output)  # (b, n, h * d)
-    if norm_output is not None:
+    if norm_output is not None and not norm_each:
         output = normed(output, output_gain, output_b, kind=norm_output, epsilon=output_epsilon)
     if w_gate is not None:
         output = output * activated(linear(x, w_gate, b_gate), gate)
