@@ -50,8 +50,11 @@ class Norm:
     def options(self, m: Mirror, x: Any) -> dict[str, Any]:
         """Its gain, b, kind and epsilon, for the rows of x."""
         source = m._about.source
-        there = {name for name in ("weight", "bias") if source is None or name in source.attributes}
-        gain, b = (getattr(m, name) if name in there and m.has(name) else None for name in ("weight", "bias"))
+        by_torch = source is None or "super().forward" in source.text  # else what its own source reads
+        gain, b = (
+            getattr(m, name) if m.has(name) and (by_torch or name in source.attributes) else None
+            for name in ("weight", "bias")
+        )
         if len(m.get("normalized_shape", (1,))) != 1 or m.get("with_scale", True) not in (True, gain is not None):
             raise UnknownLayer(f"{m._about} is a norm over several axes")
         gain = 1.0 + gain if self.less_one and gain is not None else gain
