@@ -96,11 +96,13 @@ def test_the_plain_cost_is_that_of_the_numpy_calls(
 ) -> None:
     sizes = Sizes(n=192, m=224, d_k=3, d_v=2, heads=2, dtype=dtype, **options)
     costs = cost.dot_product(sizes)
-    for found, expected in zip(counted(dot_product, sizes, monkeypatch), costs[:2], strict=True):
+    bits = 4 * 2 * 192 * 224 if sizes.dropout else 0  # a generator writes them forward, which is no call of NumPy's
+    unseen = (bits, 0)
+    for found, expected, missed in zip(counted(dot_product, sizes, monkeypatch), costs[:2], unseen, strict=True):
         assert found.product_flops == expected.product_flops
         # Few features, so that what grows with n alone, and is not counted or not in full, is within a twentieth.
         assert found.other_flops == pytest.approx(expected.other_flops, rel=0.05)
-        assert found.bytes_moved == pytest.approx(expected.bytes_moved, rel=0.05)
+        assert found.bytes_moved + missed == pytest.approx(expected.bytes_moved, rel=0.02)
 
 
 @each("options", [{"is_causal": True}], long=[{}])
