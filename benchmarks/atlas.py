@@ -29,6 +29,7 @@ ATTENDS = re.compile(
     r"rwkv_linear|multi_head_attention_forward|get_interface|fft\.|sigmoid_attention|kimi_delta|slope_rate"
 )
 NOT_ATTENTION = re.compile(
+    r"Indexer|Compressor|FFN$|FlashAttention|Scorer|Heads$|Pooling$|"
     r"Router|Matcher|TDNN|Loss|Gate$|Quantizer|HyperConn|Integral|LQE|For[A-Z]|Model$|Pooler$|Detector|MHAttentionMap|"
     r"GRUCell|Vocoder|Predictor$|FeaturesToDepth|TopK|Experts|M[lL][pP]|ISTFT|Head$|Decoder$|Encoder$|(?<!Mamba)Layer$|MoE|Moe$|"
     r"Embeddings?$|Decoding|VectorQuant|Generator|Classif|Matching|Tokenizer$"
@@ -401,7 +402,8 @@ def arguments(made: Any) -> list[dict[str, Any]]:
 
 CHOICES = {  # of what arguments may look like, the likeliest first
     "rank": ("tokens", "packed", "one", "picture", "points", "windows"),
-    "rotary": ("full", "half", "tokens"),
+    "rotary": ("full", "half", "tokens", "complex"),
+    "bias": ("batch", "none"),
     "mask": ("float", "of tokens", "boolean", "of keys"),
 }
 QUERIES = (
@@ -418,8 +420,9 @@ QUERIES = (
     "latents",
     "from_tensor",
     "hidden_q",
+    "query_tensor",
 )
-KEYS = ("key", "value", "keys", "values", "k", "v", "context", "to_tensor", "hidden_kv")
+KEYS = ("key", "value", "keys", "values", "k", "v", "context", "to_tensor", "hidden_kv", "key_tensor", "value_tensor")
 CROSS = ("key_value_states", "encoder_hidden_states", "cross_attention_states", "kv")
 
 
@@ -462,7 +465,9 @@ def call(made: Any, cross: bool, padded: bool, chosen: dict[str, str]) -> dict[s
         elif name == "position_embeddings":
             given[name] = rotary(made, leading, width, chosen["rotary"])
         elif name in ("position_bias", "attention_bias", "alibi") and name in needed:
-            given[name] = torch.randn(1, HEADS, N, keys)
+            given[name] = torch.randn(*((1,) if chosen["bias"] == "batch" else ()), HEADS, N, keys)
+        elif name == "shared_kv_states":
+            given[name] = {}
         elif name in ("query_position_embeddings", "object_queries", "encoder_position_embeddings"):
             length = keys if name.startswith("encoder") else N
             given[name] = torch.randn(BATCH, length, width)
@@ -541,15 +546,18 @@ def rotary(made: Any, leading: tuple[int, ...], width: int, kind: str) -> Any:
 
     if "+ position_embeddings" in inspect.getsource(type(made).forward):
         return torch.randn(*leading, width)
-    names = ("qk_rope_head_dim", "rotary_dim", "rotary_ndims", "head_dim", "head_size", "attention_head_size")
+    whole, part = ("head_dim", "head_size", "attention_head_size"), ("qk_rope_head_dim", "rotary_dim", "rotary_ndims")
+    names = (*part, *whole)
     d = next((x for name in names if isinstance(x := getattr(made, name, None), int)), D)
     parameters = getattr(getattr(made, "config", None), "rope_parameters", None)
     factor = parameters.get("partial_rotary_factor", 1.0) if isinstance(parameters, dict) else 1.0
-    if names[0] not in vars(made) and isinstance(factor, float):
+    if not any(name in vars(made) for name in part) and isinstance(factor, float):
         d = int(d * factor) // 2 * 2
     angles = torch.randn(*(leading[1:] if kind == "tokens" else leading), d // 2)
     if kind != "half":
         angles = torch.cat([angles, angles], dim=-1)
+    if kind == "complex":
+        return torch.polar(torch.ones(angles.shape), angles)[..., : d // 2]
     return angles.cos(), angles.sin()
 
 

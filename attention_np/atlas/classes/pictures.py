@@ -1,4 +1,4 @@
-"""Pictures of SegGPT and ViTDet."""
+"""Pictures of SAM, SegGPT and ViTDet."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ def resampled(table: Any, size: int) -> Any:
 
 
 READINGS = {
+    "3ba362d88b": sam("use_rel_pos", "num_attention_heads"),  # SAM
+    "38d79270c9": sam("use_rel_pos", "num_attention_heads", None),
     "e8905a0909": sam("use_relative_position_embeddings", "num_attention_heads"),  # SegGPT
     "5c4ad5c171": sam("use_relative_position_embeddings", "num_heads", x="hidden_state"),  # ViTDet
 }

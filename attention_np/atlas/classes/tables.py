@@ -1,4 +1,4 @@
-"""Scores with a learned number for each pair of places: T5, windows of Swin, pictures of SAM."""
+"""Scores with a learned number for each pair of places: T5, and the windows of Swin."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from attention_np import biases
 from attention_np.atlas import recipes
 from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import Mirror, UnknownLayer
-from attention_np.atlas._parts import affine
-from attention_np.atlas.classes.dense import Dense, thirds
+from attention_np.atlas.classes.dense import Dense, weights
 
 
 class Windowed(Dense):
@@ -23,15 +22,20 @@ class Windowed(Dense):
         self.bias = bias
 
     def _scores(self, m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
-        if mask is not None:
-            mask = np.asarray(mask)
-            if mask.ndim != 3:
-                raise UnknownLayer(f"{m._about} takes a mask (windows, n, n), not {mask.shape}")
-            mask = np.tile(mask, (a.hidden_states.shape[0] // len(mask), 1, 1))[:, None]
-        made = super()._scores(m, a, mask, shape)
+        made = super()._scores(m, a, of_windows(m, a), shape)
         own = self.bias(m)
         made["bias"] = own if made["bias"] is None else [own, made["bias"]]
         return made
+
+
+def of_windows(m: Mirror, a: Arguments) -> Any:
+    """The mask of each window of a sample, (windows, n, n), for all windows, (b, 1, n, n)."""
+    if a.attention_mask is None:
+        return None
+    mask = np.asarray(a.attention_mask)
+    if mask.ndim != 3:
+        raise UnknownLayer(f"{m._about} takes a mask (windows, n, n), not {mask.shape}")
+    return np.tile(mask, (a.hidden_states.shape[0] // len(mask), 1, 1))[:, None]
 
 
 def of_window(m: Mirror) -> Any:
@@ -52,44 +56,20 @@ def of_distance(m: Mirror, a: Arguments) -> Any:
     return biases.t5(table, bidirectional=not m.is_decoder, max_distance=m.relative_attention_max_distance)
 
 
-class Picture:
-    """A reading of SAM's attention over a picture: rows and columns of pixels have learned vectors for queries."""
-
-    recipe = staticmethod(recipes.multi_head)
-
-    def __init__(self, scale: str | None) -> None:
-        self.scale = scale
-
-    def __call__(self, m: Mirror, a: Arguments) -> Any:
-        """The output, (b, height, width, features)."""
-        batch, height, width, features = a.hidden_states.shape
-        (w, b), (w_output, b_output) = affine(m.qkv), affine(m.proj)
-        made = {f"{kind}_{name}": x for kind, whole in (("w", w), ("b", b)) for name, x in named(m, whole)}
-        d = made["w_query"].shape[-1] // m.num_attention_heads
-        scale = getattr(m, self.scale) if self.scale else d**-0.5
-        bias = None
-        if m.use_rel_pos:
-            row, column = np.divmod(np.arange(height * width), width)
-            bias = [
-                biases.products(embedding(m, name, size) / scale, place[:, None] - place + size - 1)
-                for name, size, place in (("rel_pos_h", height, row), ("rel_pos_w", width, column))
-            ]
-        x = a.hidden_states.reshape(batch, height * width, features)
-        output = recipes.multi_head(x, **made, w_output=w_output, b_output=b_output, d=d, scale=scale, bias=bias)
-        return output.reshape(batch, height, width, -1)
-
-
-def named(m: Mirror, whole: Any) -> Any:
-    """Queries, keys and values, by their names."""
-    return zip(("query", "key", "value"), thirds(m, whole), strict=True)
-
-
-def embedding(m: Mirror, name: str, size: int) -> Any:
-    """The vectors of the differences of `size` places, which the module would interpolate if it had other ones."""
-    vectors = getattr(m, name)
-    if vectors.shape[0] != 2 * size - 1:
-        raise UnknownLayer(f"{m._about} has {vectors.shape[0]} rows of {name}, not the {2 * size - 1} of the picture")
-    return vectors
+def cosine_windowed(m: Mirror, a: Arguments) -> Any:
+    """Swin 2: a small network makes the table of coordinates; its module adds the mask twice."""
+    table = m.continuous_position_bias_mlp(np.asarray(m.relative_coords_table)).reshape(-1, m.num_attention_heads)
+    area = int(np.prod(m.window_size))
+    mask = of_windows(m, a)
+    return recipes.cosine_windowed(
+        a.hidden_states,
+        **weights(m, "query", "key", "value", "-"),
+        log_scale=m.logit_scale,
+        table=table,
+        d=m.attention_head_size,
+        places=np.asarray(m.relative_position_index).reshape(area, area),
+        bias=None if mask is None else 2.0 * mask,
+    )
 
 
 T5: dict[str, Any] = {"size": "key_value_proj_dim", "turn": None, "position_bias": of_distance}
@@ -104,7 +84,6 @@ READINGS = {
     "68e0275306": Dense("q k v o", memory="encoder_hidden_states", **T5),  # UMT5
     "0a0590381b": Windowed("q_proj k_proj v_proj o_proj", lambda m: m.relative_position_bias()),  # Swin
     "51ac60be9a": Windowed("query key value -", of_window, **CLAP),
-    "3ba362d88b": Picture("scale"),  # SAM
-    "38d79270c9": Picture(None),
+    "c2f27d0dbe": cosine_windowed,  # Swin 2
 }
 PARTS = {"48c43dbc10": of_window}

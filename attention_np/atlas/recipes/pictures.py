@@ -1,4 +1,4 @@
-"""Attention in pictures: biases that are made of rows and columns."""
+"""Attention in windows and pictures: biases by places, of a table or of rows and columns."""
 
 from __future__ import annotations
 
@@ -6,8 +6,38 @@ from typing import Any
 
 import numpy as np
 
+from attention_np import biases, chain
 from attention_np.atlas.recipes._registry import recipe
-from attention_np.atlas.recipes._steps import attention, in_heads, joined, linear
+from attention_np.atlas.recipes._steps import activated, attention, in_heads, joined, linear, normed
+
+PLACES = np.arange(4)[:, None] - np.arange(4) + 3  # of a window of four tokens in a row
+
+
+@recipe(x=(2, 4, 6), w_query=(6, 8), w_key=(6, 8), w_value=(6, 8), log_scale=(2, 1, 1), table=(7, 2))
+def cosine_windowed(
+    x: Any,
+    w_query: Any,
+    w_key: Any,
+    w_value: Any,
+    log_scale: Any,
+    table: Any,
+    b_query: Any = None,
+    b_key: Any = None,
+    b_value: Any = None,
+    *,
+    d: int = 4,
+    places: Any = PLACES,
+    bias: Any = None,
+) -> Any:
+    """Cosines between queries and keys, scaled for each head by at most 100 (Liu et al., 2022)."""
+    query, key = in_heads(linear(x, w_query, b_query), d), in_heads(linear(x, w_key, b_key), d)  # (b, h, n, d)
+    value = in_heads(linear(x, w_value, b_value), d)
+    query, key = (normed(y, np.full(d, d**-0.5), epsilon=0.0) for y in (query, key))
+    most = np.log(100.0)
+    scale = activated(chain.where(getattr(log_scale, "value", log_scale) <= most, log_scale, most), "exp")
+    of_places = 16.0 * activated(table, "sigmoid")
+    added = [biases.table(of_places, places)] if bias is None else [biases.table(of_places, places), bias]
+    return joined(attention(query, key, value, scale=scale, bias=added))  # (dot-product.5)
 
 
 @recipe(x=(2, 2, 3, 6), w_query=(6, 8), w_key=(6, 8), w_value=(6, 8), w_output=(8, 6), rows=(3, 4), columns=(5, 4))
