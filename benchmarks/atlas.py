@@ -83,7 +83,7 @@ SIZES: dict[str, Any] = {  # of a configuration, by the names of its fields
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 6,
     "linear_value_head_dim": 5,
-    "index_n_heads": 2,
+    "index_n_heads": 12,  # so many that hardly a pair has a score of zero from all: a tie is refused
     "index_head_dim": 8,
     "index_topk": 3,
     "attention_dropout": 0.0,

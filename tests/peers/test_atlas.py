@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from transformers.models.bert.modeling_bert import BertConfig, BertSelfAttention  # noqa: E402
+from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Attention, DeepseekV32Config  # noqa: E402
 from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention, Gemma2Config  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 
@@ -145,3 +146,26 @@ def test_a_padded_sample_without_a_visible_token_has_even_weights() -> None:
     module = BertSelfAttention(config, layer_idx=0).eval()
     mask = torch.full((2, 1, 1, 7), torch.finfo(torch.float32).min)
     assert atlas.check(module, torch.randn(2, 7, 60), mask).ok
+
+
+def test_a_choice_between_keys_of_equal_scores_is_refused() -> None:
+    sizes = {
+        "hidden_size": 60,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 6,
+        "q_lora_rank": 12,
+        "kv_lora_rank": 8,
+    }
+    sizes |= {"kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5, "head_dim": 4}
+    config = DeepseekV32Config(**sizes, index_n_heads=12, index_head_dim=8, index_topk=3)
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    module = DeepseekV32Attention(config, layer_idx=0).eval()
+    given = arguments(d=4) | {"position_ids": torch.arange(7)[None].repeat(2, 1)}
+    with pytest.raises(atlas.UnknownLayer, match="a query that sees none"):
+        atlas.check(module, **given)
+    given["attention_mask"][1, :, :, 0] = 0.0
+    assert atlas.check(module, **given).ok
+    torch.nn.init.zeros_(module.indexer.weights_proj.weight)  # all scores are zero
+    with pytest.raises(atlas.UnknownLayer, match="chooses between keys of equal scores"):
+        atlas.check(module, **given)

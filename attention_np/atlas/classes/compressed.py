@@ -101,6 +101,10 @@ class Compressed:
             chosen = m.indexer(plain(a.hidden_states), residual, a.position_embeddings, mask[:, 0])
         else:
             chosen = np.asarray(a.prev_topk_indices)
+        if mask.dtype.kind == "f" and chosen.shape[-1] < mask.shape[-1]:
+            sees_none = (mask.max(axis=-1) <= HIDDEN).any()
+            if sees_none and mask.min() > np.finfo(a.hidden_states.dtype).min:  # else all its keys have even weights
+                raise UnknownLayer(f"{m._about} chooses between the hidden keys of a query that sees none")
         selected = masks.selected(chosen, mask.shape[-1])[:, None]
         if mask.dtype.kind == "b":
             return mask & selected
@@ -136,9 +140,27 @@ def indexed(turn: str, *, last: bool = False) -> Any:
         weights = plain(m.weights_proj(x)).swapaxes(1, 2) * m.n_heads**-0.5 * m.softmax_scale
         scores, _ = indexer.forward(query, key[:, 0], weights)
         scores = np.where(mask, scores, -np.inf) if mask.dtype.kind == "b" else scores + mask
+        check_choice(m, np.where(mask if mask.dtype.kind == "b" else mask > HIDDEN, scores, -np.inf), m.index_topk)
         return indexer.top_k(scores, min(m.index_topk, scores.shape[-1]))
 
     return choose
+
+
+HIDDEN = float(np.finfo(np.float16).min)  # a mask that adds so little, or less, hides
+
+
+def check_choice(m: Mirror, scores: Any, k: int) -> None:
+    """Refuse a tie at the border of the k largest scores, as relu makes it: nothing says which key torch takes.
+
+    Scores of hidden keys are minus infinity: of these any may be chosen.
+    """
+    if k >= scores.shape[-1]:
+        return
+    last, following = (np.partition(scores, -place, axis=-1)[..., -place] for place in (k, k + 1))
+    both = following > -np.inf
+    largest = np.abs(scores, where=scores > -np.inf, out=np.zeros(scores.shape)).max(initial=0)
+    if (last[both] - following[both] <= 64 * np.finfo(scores.dtype).eps * largest).any():  # or rounding decides
+        raise UnknownLayer(f"{m._about} chooses between keys of equal scores: nothing says which")
 
 
 def by_configuration(m: Mirror) -> str:
@@ -155,7 +177,7 @@ READINGS = {
     "68e331e9da": Compressed(),  # Kimi Linear
     "ae140dad72": Compressed("apply_rotary_pos_emb"),  # MiniCPM 3
     "ce2b69062a": Compressed(NEIGHBOURS, query_scale="mla_scale_q_lora", latent_scale="mla_scale_kv_lora"),  # LongCat
-    "0a75a123c3": Compressed(NEIGHBOURS, chosen=True),  # DeepSeek-V3.2
+    "0a75a123c3 115a2e8756": Compressed(NEIGHBOURS, chosen=True),  # DeepSeek-V3.2, GLM-5
     "88396ee6e9": Compressed(
         NEIGHBOURS,
         gate="g_proj",
