@@ -91,7 +91,8 @@ def further_outputs(case: Case) -> list[str]:
     """The names of the outputs of an op whose gradients its `backward` takes beside that of the first."""
     fields = case.op.Cache._fields
     given = (name.removeprefix("d_") for name in list(signature(case.op.backward).parameters)[2:])
-    return [name for name in given if name in fields]
+    there = case.options.get("weights_by") is None or case.op is not anp.blockwise  # its log-sum-exp is softmax's
+    return [name for name in given if name in fields and there]
 
 
 OF_FURTHER = {name: case for name, case in CASES.items() if further_outputs(case)}

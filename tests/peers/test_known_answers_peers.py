@@ -74,6 +74,7 @@ def pipeline(query: Any, key: Any, value: Any, tensors: Any, mask: Any, options:
 
 OURS_ALONE = {
     "softcap",
+    "weights_by",
     "window",
     "sink",
     "slopes",
