@@ -393,6 +393,7 @@ def given(name: str = "position_embeddings") -> Condition:
 BERT = "query key value -"
 OUT = "q_proj k_proj v_proj out_proj"
 SIZE: dict[str, Any] = {"size": "attention_head_size", "turn": None}
+VISION: dict[str, Any] = {"mask": None, "packed": "cu_seqlens", "turn": "apply_rotary_pos_emb_vision"}
 DETR: dict[str, Any] = {"turn": None, "added": "position_embeddings"}
 
 READINGS = {
@@ -425,22 +426,16 @@ READINGS = {
     "a1fef84c93": Dense(turn_if=lambda m, _: m.sliding_window is not None),  # Cohere 2
     "286651543c": Dense(norms="q_norm k_norm", gate="gate_proj", turn_if=lambda m, _: m.is_local_attention),  # AFMoE
     "04f587f7fd": Dense(norm_output="attn_sub_norm"),  # BitNet
-    "95c8c861c8": Dense(
-        "qkv proj", layout=thirds, heads="num_heads", mask=None, packed="cu_seqlens", turn="apply_rotary_pos_emb_vision"
-    ),  # Qwen2-VL vision
-    "c08139e6ca": Dense(OUT, mask=None, packed="cu_seqlens", turn="apply_rotary_pos_emb_vision"),
+    "95c8c861c8": Dense("qkv proj", layout=thirds, heads="num_heads", **VISION),  # Qwen2-VL vision
+    "c08139e6ca": Dense(OUT, **VISION),
     "06817728fe": Dense(
         "qkv proj",
         layout=thirds,
         heads="num_heads",
-        mask=None,
-        packed="cu_seqlens",
-        turn="apply_rotary_pos_emb_vision",
+        **VISION,
         norms="q_norm k_norm",
     ),
-    "9712ce02eb": Dense(
-        "q_proj k_proj v_proj proj", mask=None, packed="cu_seqlens", turn="apply_rotary_pos_emb_vision"
-    ),
+    "9712ce02eb": Dense("q_proj k_proj v_proj proj", **VISION),
     "a2788d36c4": Dense(OUT, turn=None, mask=None, packed="cu_seqlens"),
     "b619c16d13": Dense(OUT, turn=None, heads="num_heads", mask=None, packed="cu_seqlens"),
     "469c90c01e ab67b02651": Dense(
@@ -476,9 +471,7 @@ READINGS = {
     "573668fe86": Dense(
         "qkv proj",
         layout=grouped(lambda m: (m.q_dim, m.kv_dim)),
-        mask=None,
-        packed="cu_seqlens",
-        turn="apply_rotary_pos_emb_vision",
+        **VISION,
     ),
     "814ac11779": Dense(norms="q_norm k_norm", norm_value="v_norm"),  # EmbeddingGemma 2
     "7ba78441cb": Dense(BERT, inline=True, scale=None, **SIZE),  # GIT
@@ -613,9 +606,7 @@ READINGS = {
     "614af7727a": Dense("query key value output", size="key_value_proj_dim", turn=None),  # Pix2Struct
     "4a177c013c": Dense("query key value output", turn=None),  # Kosmos-2.5
     "29afec1d95": Dense(turn_axis=0),  # Pixtral
-    "2a03076d07": Dense(
-        "q k v proj", heads="num_heads", mask=None, packed="cu_seqlens", turn="apply_rotary_pos_emb_vision"
-    ),
+    "2a03076d07": Dense("q k v proj", heads="num_heads", **VISION),
     "d4b5e6b5a7": Dense(turn=None, packed="cu_seqlens"),  # RADIO
     "b9b2293067": Dense(positions=lambda m, a: m.rotary_emb(None, a.position_ids)),  # RecurrentGemma
     "de7473e778": Dense(OUT, memory="key_value_states", turn=None, inline=True, refused="position_bias"),

@@ -36,10 +36,10 @@ def repeated(x: Any, groups: int) -> Any:
     return x if groups == 1 else x[..., np.repeat(np.arange(x.shape[-3]), groups), :, :]
 
 
-def clipped(x: Any, limit: float) -> Any:
-    """Numbers beyond the limit become it, on either side; no gradient flows through these."""
+def clipped(x: Any, least: float, most: float) -> Any:
+    """Numbers below `least` or above `most` become it; no gradient flows through these."""
     value = getattr(x, "value", x)
-    return chain.where(np.abs(value) <= limit, x, np.clip(value, -limit, limit))
+    return chain.where((value >= least) & (value <= most), x, np.clip(value, least, most))
 
 
 def normed(x: Any, gain: Any = None, b: Any = None, *, kind: str | None = "rms", epsilon: float = 1e-6) -> Any:

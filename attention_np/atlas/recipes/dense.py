@@ -109,7 +109,7 @@ def grouped_query(
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (b, n, h * d) (rms-norm.3)
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
     if clip is not None:
-        query, key, value = clipped(query, clip), clipped(key, clip), clipped(value, clip)
+        query, key, value = (clipped(y, -clip, clip) for y in (query, key, value))
     query, key = in_heads(query, d), in_heads(key, d)  # (b, h, n, d), (b, h / groups, m, d)
     value = in_heads(value, d_value or d)  # (b, h / groups, m, d_v)
     if norm is not None and not of_all_heads and not norm_last:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import biases, chain
+from attention_np import biases
 from attention_np.atlas.recipes._registry import recipe
-from attention_np.atlas.recipes._steps import activated, attention, in_heads, joined, linear, normed
+from attention_np.atlas.recipes._steps import activated, attention, clipped, in_heads, joined, linear, normed
 
 PLACES = np.arange(4)[:, None] - np.arange(4) + 3  # of a window of four tokens in a row
 
@@ -33,8 +33,7 @@ def cosine_windowed(
     query, key = in_heads(linear(x, w_query, b_query), d), in_heads(linear(x, w_key, b_key), d)  # (b, h, n, d)
     value = in_heads(linear(x, w_value, b_value), d)
     query, key = (normed(y, np.full(d, d**-0.5), epsilon=0.0) for y in (query, key))
-    most = np.log(100.0)
-    scale = activated(chain.where(getattr(log_scale, "value", log_scale) <= most, log_scale, most), "exp")
+    scale = activated(clipped(log_scale, -np.inf, np.log(100.0)), "exp")
     of_places = 16.0 * activated(table, "sigmoid")
     added = [biases.table(of_places, places)] if bias is None else [biases.table(of_places, places), bias]
     return joined(attention(query, key, value, scale=scale, bias=added))  # (dot-product.5)

@@ -8,7 +8,7 @@ import numpy as np
 
 from attention_np import chain, dot_product, linear_attention, rms_norm, short_conv
 from attention_np.atlas.recipes._registry import recipe
-from attention_np.atlas.recipes._steps import activated, joined, linear, normed
+from attention_np.atlas.recipes._steps import activated, clipped, joined, linear, normed
 
 STATE: dict[str, Any] = {"scale": 1.0, "chunk_size": 16}
 
@@ -282,10 +282,3 @@ def normed_in_groups(x: Any, groups: int, epsilon: float) -> Any:
     """Each of so many groups of features, one after the other, divided by its root mean square (rms-norm.1)."""
     apart = x.reshape(*x.shape[:-1], groups, -1)
     return chain.apply(rms_norm, apart, epsilon=epsilon).reshape(*x.shape)
-
-
-def clipped(x: Any, least: float, most: float) -> Any:
-    """Numbers no less than `least` and no more than `most`, which have no gradient beyond."""
-    numbers = x.value if hasattr(x, "value") else x
-    x = x if least <= 0 else chain.where(numbers >= least, x, least)
-    return x if most == np.inf else chain.where(numbers <= most, x, most)
