@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import chain, masks
+from attention_np import biases, chain, masks
 from attention_np.atlas._mirror import Mirror, UnknownLayer
 
 Interface = Callable[..., dict[str, Any]]
@@ -58,7 +58,10 @@ def sdpa(m: Mirror, mask: Any, *, scaling: Any = None, shape: tuple[int, int], *
         if mask.dtype.kind != "f":
             raise UnknownLayer("sdpa takes a mask of booleans or floats")
         bias = mask if bias is None else [bias, mask]
-    if visible is not None and bias is not None and not isinstance(bias, list):
+    if visible is not None and isinstance(bias, biases.Bias):  # hides as well, where each query sees a key
+        if not visible.any(axis=-1).all():
+            raise UnknownLayer(f"{m._about} is not known with a learned bias where a query sees no key")
+    elif visible is not None and bias is not None and not isinstance(bias, list):
         bias, visible = chain.where(visible, bias, np.finfo(bias.dtype).min), None
     groups = m.get("num_key_value_groups", 1)
     return {"scale": scaling, "bias": bias, "mask": visible, "groups": max(groups, 1)}
