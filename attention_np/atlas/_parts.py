@@ -179,7 +179,7 @@ FUNCTIONS: dict[str, Any] = {  # helpers, by the digests of all that they comput
     "b97ee7c3be": eager(masked=False),
     "2c12295436": eager(),
     "2711523d84 602d80effd": None,  # dynamic_rope_update
-    "5774dcb24e": None,  # the scale of Llama 4, in classes/dense.py
+    "5774dcb24e": None,  # the scale of Llama 4, in classes/llama.py
     "bdbfa78573": None,  # maybe_autocast
     # helpers of these, and what is never called in the full pass
     "735ee30753": None,

@@ -1,4 +1,4 @@
-"""From every query to every key: projections, norms, turns and gates around `multi_head` and `grouped_query`."""
+"""Softmax attention from every query to every key: what stands around it, for the families that have it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import chain
 from attention_np.atlas import recipes
 from attention_np.atlas._interface import eager, filled
 from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import About, Mirror, UnknownLayer
 from attention_np.atlas._parts import Norm, affine, of_conv1d, of_identity, of_linear
-from attention_np.atlas.recipes._steps import activated
 
 PLAIN = (of_linear, of_conv1d)
 Condition = Callable[[Mirror, Arguments], bool]
@@ -303,36 +301,6 @@ def a_head(name: str) -> Callable[[Mirror], tuple[Any, Any]]:
     return gate
 
 
-def own_causal(m: Mirror, shape: tuple[int, int]) -> Any:
-    """The module's buffer of who sees whom, its last rows."""
-    n, keys = shape
-    return np.asarray(m.bias)[..., keys - n : keys, :keys] != 0
-
-
-def bigcode(m: Mirror, w: Any) -> Any:
-    """GPTBigCode: one head of keys and values behind all of queries, or those of each head together."""
-    if m.is_cross_attention:
-        raise UnknownLayer(f"{m._about} is not known as cross attention")
-    if m.multi_query:
-        return grouped(lambda m: (m.embed_dim, m.kv_dim))(m, w)
-    return of_each_head()(m, w)
-
-
-def codegen(m: Mirror, w: Any) -> Any:
-    """CodeGen: in parts for machines, of each its queries, values and keys."""
-    if w is None:
-        return None, None, None
-    apart = w.reshape(*w.shape[:-1], m.mp_num, 3, -1)
-    return tuple(apart[..., i, :].reshape(*w.shape[:-1], -1) for i in (0, 2, 1))
-
-
-def beam_gate(m: Mirror) -> tuple[Any, Any]:
-    """Beam: each head's gate has a bias of its own."""
-    w, b = affine(m.gate_proj)
-    of_heads = m.gate_bias[np.repeat(np.arange(m.gate_bias.shape[0]), m.head_dim)]
-    return w, of_heads if b is None else b + of_heads
-
-
 def own_scale(name: str) -> Callable[[Mirror, Arguments], Any]:
     """Scores are also multiplied by an argument, which is per query."""
     return lambda m, a: m.scaling if getattr(a, name) is None else m.scaling * np.asarray(getattr(a, name))
@@ -357,17 +325,15 @@ def of_tokens(hidden: Any) -> Any:
     return hidden[:, None, None] if hidden.ndim == 2 else hidden[:, None]
 
 
-def llama4_scale(m: Mirror, a: Arguments) -> Any:
-    """Queries far behind grow by the logarithm of their position (Ministral 3)."""
-    parameters = m.config.rope_parameters
-    beta, length = parameters["llama_4_scaling_beta"], parameters["original_max_position_embeddings"]
-    growth = 1 + beta * np.log(1 + np.floor(np.asarray(a.position_ids) / length))
-    return m.scaling * growth[:, None, :, None]
+def given(name: str = "position_embeddings") -> Condition:
+    """Where an argument is given."""
+    return lambda m, a: getattr(a, name) is not None
 
 
-def timesfm_factor(m: Mirror) -> Any:
-    """TimesFM: softplus of a parameter, so that zeros make 1 / sqrt(d)."""
-    return activated(m.scaling, "softplus") * (1.442695041 / m.head_dim**0.5)
+def own_causal(m: Mirror, shape: tuple[int, int]) -> Any:
+    """The module's buffer of who sees whom, its last rows."""
+    n, keys = shape
+    return np.asarray(m.bias)[..., keys - n : keys, :keys] != 0
 
 
 def or_key(m: Mirror) -> str:
@@ -385,295 +351,8 @@ def not_shared(name: str = "is_kv_shared_layer") -> Condition:
     return condition
 
 
-def given(name: str = "position_embeddings") -> Condition:
-    """Where an argument is given."""
-    return lambda m, a: getattr(a, name) is not None
-
-
 BERT = "query key value -"
 OUT = "q_proj k_proj v_proj out_proj"
 SIZE: dict[str, Any] = {"size": "attention_head_size", "turn": None}
 VISION: dict[str, Any] = {"mask": None, "packed": "cu_seqlens", "turn": "apply_rotary_pos_emb_vision"}
 DETR: dict[str, Any] = {"turn": None, "added": "position_embeddings"}
-
-READINGS = {
-    "63250adb2d 9f4eb9bb0a f37f16b520 b6594dfd91 49a30bd320 bb856258f9": Dense(),  # Llama, Mistral, Qwen2
-    "78c0dd7b35 79cfacf8b3 ff1fe6e28c 44f518459c 6d67d3f803": Dense(),  # Mllama, GLM-4V, GLM-ASR, Mimi
-    "febe1d6347 c20218ac53 2fe823830e": Dense(turn=None),  # ViT, Jamba
-    "e9b486a2aa a613115d47 48ebf23c95": Dense(OUT, memory="key_value_states", turn=None),  # BART, wav2vec 2.0
-    "2130e75b58": Dense(OUT, memory="encoder_hidden_states", turn=None),  # SeamlessM4T
-    "c23aa7a294": Dense(memory="encoder_hidden_states", turn=None),  # Canary
-    "b7ef8d2265": Dense(BERT, memory="encoder_hidden_states", **SIZE),
-    "331b94fb41 b748c69ba0": Dense(BERT, **SIZE),
-    "ea3c043364": Dense(BERT, memory="encoder_hidden_states", cross_mask="encoder_attention_mask", **SIZE),  # Q-Former
-    "7b750488d9": Dense(BERT, inline=True, scale=None, **SIZE),  # FLAVA
-    "d8897a6312": Dense(  # BigBird, whole
-        BERT, memory="encoder_hidden_states", cross_mask="encoder_attention_mask", inline=True, scale=None, **SIZE
-    ),
-    "8e397cea22": Dense(OUT, turn=None, scale="scale", is_causal="is_causal"),
-    "c92d86bde1 5e5234f6e9": Dense(OUT, turn=None, scale="scale"),  # CLIP, OWL-ViT
-    "2fb25d73f2 a032cc2b44": Dense(**DETR),
-    "7a5e9c799b": Dense(memory="key_value_states", added_key="encoder_position_embeddings", **DETR),
-    "aef315fb0c aaa7ce3efc 11df914c07 0b97017cc7": Dense(norms="q_norm k_norm"),  # Qwen3, Gemma 3
-    "b3ac900c12": Dense(norms="q_norm k_norm", norm_if=lambda m, _: m.use_qk_norm),  # GLM-4
-    "8b9e182b60": Dense(
-        norms="q_norm k_norm", turn_if=lambda m, _: m.sliding_window is None or m.is_sliding
-    ),  # EXAONE 4
-    "7ffefe853c": Dense(OUT, norms="q_layernorm k_layernorm"),  # LFM2
-    "5cf0507ba8": Dense(norms="q_norm k_norm", of_all_heads=True),  # OLMo 2
-    "cfa776d14b": Dense(norms="query_layernorm key_layernorm", norm_last=True),  # HunYuan
-    "f983a6f780": Dense(softcap="attn_logit_softcapping"),  # Gemma 2
-    "a1fef84c93": Dense(turn_if=lambda m, _: m.sliding_window is not None),  # Cohere 2
-    "286651543c": Dense(norms="q_norm k_norm", gate="gate_proj", turn_if=lambda m, _: m.is_local_attention),  # AFMoE
-    "04f587f7fd": Dense(norm_output="attn_sub_norm"),  # BitNet
-    "95c8c861c8": Dense("qkv proj", layout=thirds, heads="num_heads", **VISION),  # Qwen2-VL vision
-    "c08139e6ca": Dense(OUT, **VISION),
-    "06817728fe": Dense(
-        "qkv proj",
-        layout=thirds,
-        heads="num_heads",
-        **VISION,
-        norms="q_norm k_norm",
-    ),
-    "9712ce02eb": Dense("q_proj k_proj v_proj proj", **VISION),
-    "a2788d36c4": Dense(OUT, turn=None, mask=None, packed="cu_seqlens"),
-    "b619c16d13": Dense(OUT, turn=None, heads="num_heads", mask=None, packed="cu_seqlens"),
-    "469c90c01e ab67b02651": Dense(
-        "qkv projection", layout=thirds, heads="num_heads", turn=None, mask=None, scale="scale"
-    ),  # BLIP-2
-    "63243ed152": Dense(
-        "qkv projection", layout=thirds, heads="num_heads", turn=None, mask=None, scale="scale", inline=True
-    ),
-    "4b75344560": Dense(BERT, mask=None, is_causal="is_causal", **SIZE),  # DPT
-    "2882bb53c8": Dense(OUT, turn=None),  # Qwen2-Audio: queries are scaled before
-    "34e5214b65": Dense(OUT, memory="key_value_states", turn=None),  # Whisper
-    "7235e435e2": Dense(
-        "query key value out_proj", x="queries", memory="keys", x_value="values", inline=True, scale=None, **SIZE
-    ),  # Grounding DINO
-    "368e5f2ca0": Dense(x="query", memory="key", x_value="value", turn=None, is_causal="is_causal"),  # SAM 3
-    "0d970d36b9": Dense(
-        "q_proj k_proj v_proj projection_layer", turn=None, norms="q_norm k_norm", of_all_heads=True, scale="scale"
-    ),  # InternVL
-    "debfe602d8": Dense(  # Phi-3
-        "qkv_proj o_proj",
-        layout=grouped(lambda m: (m.config.num_attention_heads * m.head_dim, m.num_key_value_heads * m.head_dim)),
-    ),
-    "55844d48fd": Dense(BERT, position_bias=lambda m, a: a.position_bias, **SIZE),  # LayoutLMv3
-    "c8a051bfe3": Dense(turn_if=lambda m, _: m.sliding_window is not None or m.force_rope),  # Cohere 2 MoE
-    "ce20bd8136 c188a7f5bf 8ef3e08b1e": Dense(turn_if=given()),  # Granite
-    "9b4a2b12df": Dense(OUT, turn=None, mask=None, packed="cu_seqlens", scale="scale"),
-    "cafe922eaf": Dense("Wq Wk Wv dense", x="q", memory="k", x_value="v", turn=None),  # CTRL
-    "880fd42563": Dense(memory="cross_attention_states", turn=None),  # Dia
-    "9a56ff59d4": Dense("q_lin k_lin v_lin out_lin", **SIZE),  # DistilBERT
-    "0d8b253b24": Dense(norms="q_norm k_norm", of_all_heads=True),  # ESM C
-    "afe7b8558e": Dense(norms="q_norm k_norm", gate="gate_proj"),  # ESMFold 2 atoms
-    "c925d145f3": Dense(mask="attention_bias", turn=None, gate="gate_proj"),  # ESMFold 2 diffusion
-    "573668fe86": Dense(
-        "qkv proj",
-        layout=grouped(lambda m: (m.q_dim, m.kv_dim)),
-        **VISION,
-    ),
-    "814ac11779": Dense(norms="q_norm k_norm", norm_value="v_norm"),  # EmbeddingGemma 2
-    "7ba78441cb": Dense(BERT, inline=True, scale=None, **SIZE),  # GIT
-    "bb3560e1c8 c3d7663abc": Dense(OUT, turn=None, scale="scale", is_causal="is_causal"),
-    "a41589cfde": Dense("qkv proj", layout=thirds, heads="num_heads", turn=None, mask=None, packed="cu_seqlens"),
-    "cb6e95dcb2": Dense("query_key_value dense", layout=of_each_head("head_size"), size="head_size"),  # GPT-NeoX
-    "d65f066238": Dense(
-        "query_key_value dense",
-        layout=of_each_head("head_size"),
-        size="head_size",
-        inline=True,
-        scale=lambda m, _: 1.0 / float(m.norm_factor),
-    ),
-    "c3a5200fac": Dense(),  # GPT-OSS: a sink
-    "5af3616c16": Dense(norms="q_norm k_norm", turn_if=lambda m, _: m.sliding_window is not None),  # Flint
-    "3088014d13": Dense(OUT),  # GPT-J
-    "83229d81e9": Dense("qkv_proj out_proj", layout=codegen),  # CodeGen
-    "071d7382f8": Dense(OUT, turn=None, inline=True, scale=1.0, visible=own_causal),  # GPT-Neo
-    "8cccb301dc": Dense(OUT, memory="encoder_hidden_states", turn=None, inline=True, scale="scale"),  # GroupViT
-    "daa0f96019": Dense(gate="gate_proj"),  # HRM
-    "e6f5217f60": Dense(
-        "q_proj k_proj v_proj projection_layer",
-        turn=None,
-        norms="q_norm k_norm",
-        scale="scale",
-        is_causal="is_causal",
-    ),  # Janus
-    "e74b13ccd0": Dense(norms="q_norm k_norm"),  # Chameleon
-    "acf1c423cd": Dense(OUT, memory="encoder_hidden_states", turn=None, norm_output="inner_attn_ln"),  # Kosmos-2
-    "8ce7bf5952": Dense(OUT, memory="encoder_hidden_states", turn=None),
-    "af478fa1f4": Dense(  # Laguna
-        norms="q_norm k_norm",
-        gate=lambda m: a_head("g_proj")(m) if m.gate_per_head else affine(m.g_proj),
-        gate_kind="softplus",
-    ),
-    "6aed5b1b6e": Dense(),  # LASR
-    "47952370ab": Dense(
-        OUT,
-        norms="q_norm k_norm",
-        mask=None,
-        refused="attention_mask",
-        packed="cu_seqlens",
-        turn="apply_rotary_pos_emb_vision",
-    ),
-    "da63ececc4": Dense(
-        memory="encoder_hidden_states", cross_mask="encoder_attention_mask", turn_if=given()
-    ),  # LightGlue
-    "458a09e6f3": Dense(OUT, memory="key_value_states", turn=None, inline=True),  # LED decoder
-    "397e4ede17": Dense(scale=lambda m, _: m.scaling * m.key_multiplier),  # Falcon-H1
-    "de4b1a5ae8": Dense(
-        norms="q_norm k_norm", turn_if=given(), gate=beam_gate, scale=own_scale("attention_scaling")
-    ),  # Beam
-    "ec1a0e70c6": Dense("c_attn c_proj", layout=bigcode, turn=None),
-    "77c6a501aa": Dense(norms="q_norm k_norm", gate="query"),  # Qwen3-Next
-    "e30b313791": Dense(
-        x="query",
-        memory="key",
-        x_value="value",
-        turn=None,
-        mask=None,
-        refused="attention_similarity",
-        is_causal="is_causal",
-    ),  # SAM 2
-    "7fff3fbce9": Dense(
-        OUT,
-        heads="num_attention_heads",
-        x="query",
-        memory="key",
-        x_value="value",
-        turn=None,
-        mask=None,
-        refused="attention_similarity",
-        is_causal="is_causal",
-    ),  # SAM
-    "4e7ff912ad": Dense(BERT, memory="context", inline=True, scale=None, **SIZE),  # LXMERT
-    "fdee6b47b8 50226add2b 9ba4f63f8f": Dense(BERT, memory="encoder_hidden_states", inline=True, scale=None, **SIZE),
-    "b649796a0c": Dense("qkv proj", layout=thirds, heads="num_heads", turn=None, mask=None, scale="scale", inline=True),
-    "0a67cb8e06": Dense("qkv -", layout=thirds, heads="num_heads", turn=None, mask=None, scale="scale", inline=True),
-    "757b88c5db": Dense(scale=llama4_scale),  # Ministral 3
-    "d7a6a95d92": Dense(OUT, turn="apply_rotary_pos_emb_vision", scale="scale", is_causal="is_causal"),  # MLCD
-    "ee7c483ccc": Dense(norms="q_norm k_norm", memory="cross_attention_states", turn=None),  # Mllama
-    "64c6d131ad 0997869f42 82877df6ab": Dense(turn=None),  # Mllama vision, Phi-4 audio, Zamba
-    "46a7043177": Dense(BERT, inline=True, mask=None, scale=None, **SIZE),  # MobileViT
-    "5e730adef4": Dense("Wqkv Wo", layout=thirds, scale=lambda m, _: m.head_dim**-0.5),  # ModernBERT
-    "37296f3e2d": Dense("q_proj k_proj v_proj Wo"),
-    "6861406660": Dense(
-        norms="q_norm k_norm",
-        norm_if=lambda m, _: m.qk_norm_type in ("olmo", "qwen3"),
-        of_all_heads=lambda m: m.qk_norm_type == "olmo",
-    ),  # Molmo 2
-    "9546371272": Dense(memory="encoder_hidden_states", turn=None, is_causal="is_causal"),
-    "fa510bf34f": Dense(
-        "q k v o", inline=True, scale=None, position_bias=lambda m, a: a.position_bias, **SIZE
-    ),  # MPNet
-    "8a043b6e8a": Dense(
-        "Wqkv out_proj",
-        layout=thirds,
-        heads="n_heads",
-        turn=None,
-        mask=None,
-        clip="clip_qkv",
-        inline=True,
-        scale="softmax_scale",
-        position_bias=lambda m, a: a.position_bias,
-        filled=lambda m, a: a.attention_mask,
-    ),  # MPT
-    "ccc28f751a": Dense(
-        norms="qk_norm qk_norm",
-        turn_if=given(),
-        gate="gate_proj",
-        scale=lambda m, _: m.scaling * m.qk_scale_factor,
-    ),  # Muse
-    "aa55ad10fa": Dense(
-        norms="qk_norm qk_norm",
-        turn_if=given(),
-        gate="gate_proj",
-        norm_output="o_norm",
-        norm_each=True,
-        scale=lambda m, _: m.scaling * m.qk_scale_factor,
-    ),
-    "a37f769213": Dense(norms="q_norm k_norm", norm_last=True),  # nanochat
-    "88d5db1206": Dense(norms="q_norm k_norm"),
-    "2d3b198864": Dense(OUT, memory="key_value_states", turn=None),  # NLLB
-    "cc382e082b": Dense(clip=lambda m: m.config.clip_qkv),  # OLMo
-    "3bbfe08b30": Dense(norms="q_norm k_norm", of_all_heads=True),  # OLMo 3
-    "4a456c64a2": Dense(norms="q_norm k_norm", of_all_heads=True, turn_if=given()),
-    "fb81369755": Dense(norms="q_norm k_norm", of_all_heads=True, clip=lambda m: m.config.clip_qkv),  # OLMoE
-    "52ceee54c5": Dense(scale=lambda m, _: m.scaling**2),
-    "04834f8d4c": Dense(OUT, turn=None),  # OPT
-    "d29e168732": Dense(norms="q_layernorm k_layernorm", norm_if=lambda m, _: m.qk_layernorm),  # StableLM
-    "67bf904712": Dense(OUT, turn=None),
-    "614af7727a": Dense("query key value output", size="key_value_proj_dim", turn=None),  # Pix2Struct
-    "4a177c013c": Dense("query key value output", turn=None),  # Kosmos-2.5
-    "29afec1d95": Dense(turn_axis=0),  # Pixtral
-    "2a03076d07": Dense("q k v proj", heads="num_heads", **VISION),
-    "d4b5e6b5a7": Dense(turn=None, packed="cu_seqlens"),  # RADIO
-    "b9b2293067": Dense(positions=lambda m, a: m.rotary_emb(None, a.position_ids)),  # RecurrentGemma
-    "de7473e778": Dense(OUT, memory="key_value_states", turn=None, inline=True, refused="position_bias"),
-    "c29b47d402 8e3dd47e6c e8450d8cb9": Dense(),  # Seed-OSS, StarCoder 2
-    "af3c3de0e1": Dense(turn_if=lambda m, _: bool(m.use_rope)),  # SmolLM 3
-    "39924e61a0": Dense(norms="q_norm k_norm", gate=a_head("g_proj")),  # Step 3
-    "653f458cf2": Dense(norms="q_norm k_norm", gate=a_head("g_proj"), gate_if="g_proj"),  # LFM 3
-    "99b4d0477c": Dense(OUT, turn="apply_rotary_pos_emb_vision", scale="scale"),
-    "920a8a78a3": Dense(
-        BERT, memory="encoder_hidden_states", cross_mask="encoder_attention_mask", inline=True, scale=None, **SIZE
-    ),  # SuperGlue
-    "5b4633c310": Dense(turn=None, scale=1.0, query_factor=timesfm_factor),  # TimesFM
-    "9c3e3c02f2": Dense(norms="q_norm k_norm", norm_last=True, scale=1.0, query_factor=timesfm_factor),
-    "b59de0317b": Dense(OUT, turn=None, scale="scale", is_causal="is_causal"),
-    "0096f43264 9eeceb1906": Dense(OUT, memory="key_value_states", turn=None, inline=True),  # TrOCR, XGLM
-    "f94726e82a": Dense(BERT, mask=None, is_causal="is_causal", **SIZE),  # VideoMAE
-    "4e17e5446b": Dense(turn=None, softcap="attn_logit_softcapping"),  # VideoPrism
-    "3eb7cef300": Dense(
-        "q_proj k_proj v_proj -",
-        x="queries",
-        memory="keys",
-        x_value="values",
-        turn=None,
-        scale="scale",
-        is_causal="is_causal",
-    ),  # V-JEPA 2
-    "8df1919499": Dense(OUT, turn=None, scale="scale", is_causal="is_causal"),
-    "e069435d31": Dense(
-        "q_proj k_proj v_proj proj", x="queries", memory="keys", x_value="values", turn=None, mask=None, scale="scale"
-    ),  # X-CLIP
-    "af459c8d13": Dense(turn_if=lambda m, _: refuse_config(m, "use_shared_attention_adapter") or m.config.use_mem_rope),
-    "88f150ce09": Dense(),  # DINOv3
-    "af86740eb0": Dense(norms="q_norm k_norm"),  # Sapiens 2
-    "c8ab0aa67a": Dense("c_attn c_proj", layout=thirds, turn=None, refused="encoder_hidden_states"),  # GPT-2
-    "57e08cbe6a": Dense(
-        "q_lin k_lin v_lin out_lin",
-        heads="n_heads",
-        x="input",
-        memory="kv",
-        mask=None,
-        turn=None,
-        inline=True,
-        scale=None,
-        filled=lambda m, a: of_tokens(np.asarray(a.mask) == 0),
-    ),  # XLM
-    "4126c971b9": Dense(norms="q_norm k_norm", norm_value="v_norm", values_of_keys=True, is_causal="is_causal"),
-    "b23c4fe723": Dense(norms="q_norm k_norm", norm_value="v_norm", values_of_keys=True, turn_if=not_shared()),
-    "48d12d52b2": Dense(
-        BERT,
-        size="attention_head_size",
-        memory="encoder_hidden_states",
-        cross_mask="encoder_attention_mask",
-        scale=lambda m, _: m.scaling * m.attention_head_size**-0.5,
-        turn_if=lambda m, _: m.position_embedding_type == "rotary",
-    ),  # ESM
-    "7a32e8405d": Dense(
-        x="latents",
-        memory=lambda m, a: chain.concatenate([a.context, a.latents], axis=-2),
-        turn=None,
-        is_causal="is_causal",
-    ),  # Idefics 2
-    "c2419d1aea": Dense(
-        "att_proj out_proj",
-        layout=thirds,
-        turn=None,
-        inline=True,
-        scale=None,
-        visible=lambda m, shape: own_causal(m, shape) if m.is_causal else None,
-    ),  # Bark
-}
