@@ -25,13 +25,13 @@ HEADS, D, N, BATCH = 6, 10, 7, 2
 HIDDEN = HEADS * D
 # What a source looks like that turns scores, or a state, into outputs; and classes that only choose, measure or pool
 ATTENDS = re.compile(
-    r"softmax|attention_interface|scaled_dot_product|eager_attention|delta_rule|selective_scan|chunk_scan|wkv|"
+    r"softmax|Softmax\(|attention_interface|scaled_dot_product|eager_attention|delta_rule|selective_scan|chunk_scan|wkv|"
     r"rwkv_linear|multi_head_attention_forward|get_interface|fft\.|sigmoid_attention|kimi_delta|slope_rate"
 )
 NOT_ATTENTION = re.compile(
-    r"Indexer|Compressor|FFN$|FlashAttention|Scorer|Heads$|Pooling$|"
+    r"Indexer|Compressor|FFN$|(?<!V2)FlashAttention|Scorer|Heads$|Pooling$|"
     r"Router|Matcher|TDNN|Loss|Gate$|Quantizer|HyperConn|Integral|LQE|For[A-Z]|Model$|Pooler$|Detector|MHAttentionMap|"
-    r"GRUCell|Vocoder|Predictor$|FeaturesToDepth|TopK|Experts|M[lL][pP]|ISTFT|Head$|Decoder$|Encoder$|(?<!Mamba)Layer$|MoE|Moe$|"
+    r"GRUCell|Vocoder|Predictor$|FeaturesToDepth|TopK|Experts|M[lL][pP]|ISTFT|Head$|Decoder$|Encoder$|(?<!Mamba)Layer$|MoE(?!.*Attention)|Moe$|"
     r"Embeddings?$|Decoding|VectorQuant|Generator|Classif|Matching|Tokenizer$"
 )
 
@@ -43,6 +43,7 @@ SIZES: dict[str, Any] = {  # of a configuration, by the names of its fields
     "encoder_attention_heads": HEADS,
     "decoder_attention_heads": HEADS,
     "num_key_value_heads": 2,
+    "num_kv_shared_layers": 0,
     "attention_heads": HEADS,
     "num_encoder_attention_heads": HEADS,
     "num_decoder_attention_heads": HEADS,
@@ -136,7 +137,7 @@ ARGUMENTS: dict[str, Any] = {  # of constructors
     "input_size": (3, 3),
     "encoder_hidden_size": HIDDEN,
     "hidden_dim": HIDDEN,
-    "num_key_value_heads": 2,
+    "num_key_value_heads": HEADS,
     "kdim": HIDDEN,
     "vdim": HIDDEN,
     "dropout": 0.0,
@@ -145,6 +146,8 @@ ARGUMENTS: dict[str, Any] = {  # of constructors
     "bias": True,
     "block_idx": 0,
     "depth": 0,
+    "nx": HIDDEN,
+    "n_positions": 16,
 }
 
 
@@ -309,7 +312,9 @@ def configurations(kind: Any, module: Any) -> list[Any]:
             found.setdefault(x.__name__, x)
     if "config" not in inspect.signature(kind.__init__).parameters:
         return [None, *(shrunk(x) for x in found.values())]
-    return [y for heads in (2, HEADS) for x in found.values() if (y := shrunk(x, heads)) is not None]
+    made = [y for heads in (2, HEADS) for x in found.values() if (y := shrunk(x, heads)) is not None]
+    inner = {type(x) for x in (getattr(y, "text_config", None) for y in made)} - {*found.values(), type(None)}
+    return made + [shrunk(x) for x in sorted(inner, key=str)]  # of a language model in another folder
 
 
 def alike(one: str, other: str) -> int:
@@ -346,6 +351,13 @@ def shrunk(kind: Any, key_heads: int = 2) -> Any:
                 continue
     if getattr(config, "expand", None):  # heads of Mamba-2, which share what the layer expands to
         config.head_dim = HIDDEN * config.expand // HEADS
+    parameters = getattr(config, "rope_parameters", None)
+    if isinstance(parameters, dict) and int(D * parameters.get("partial_rotary_factor", 1.0)) % 2:
+        parameters["partial_rotary_factor"] = 0.4  # of an odd number of features none are pairs
+    if kind.__name__ == "T5GemmaModuleConfig":  # its decoder sets it
+        config.cross_attention_hidden_size = HIDDEN
+    if kind.__name__ == "DbrxConfig":  # whose own default cannot be made
+        config.attn_config.rope_theta, config.attn_config.clip_qkv = 1e4, 1.0
     config._attn_implementation = "eager"
     return config
 
@@ -402,8 +414,8 @@ def arguments(made: Any) -> list[dict[str, Any]]:
 
 CHOICES = {  # of what arguments may look like, the likeliest first
     "rank": ("tokens", "packed", "one", "picture", "points", "windows"),
-    "rotary": ("full", "half", "tokens", "complex"),
-    "bias": ("batch", "none"),
+    "rotary": ("full", "half", "tokens", "complex", "heads"),
+    "bias": ("batch", "none", "alibi"),
     "mask": ("float", "of tokens", "boolean", "of keys"),
 }
 QUERIES = (
@@ -448,6 +460,10 @@ def call(made: Any, cross: bool, padded: bool, chosen: dict[str, str]) -> dict[s
     for name in parameters:
         if name in QUERIES:
             given[name] = torch.randn(*leading, width)
+        elif name == "residual":
+            given[name] = torch.randn(*leading, HIDDEN)
+        elif name == "merged_attention_mask" and padded:
+            given[name] = mask(made, chosen["mask"], N, N + keys)
         elif name in KEYS:
             given[name] = torch.randn(*leading, width_of_keys(made, width))
         elif name in CROSS and (cross or name in needed or levels):
@@ -465,7 +481,8 @@ def call(made: Any, cross: bool, padded: bool, chosen: dict[str, str]) -> dict[s
         elif name == "position_embeddings":
             given[name] = rotary(made, leading, width, chosen["rotary"])
         elif name in ("position_bias", "attention_bias", "alibi") and name in needed:
-            given[name] = torch.randn(*((1,) if chosen["bias"] == "batch" else ()), HEADS, N, keys)
+            shape = {"batch": (1, HEADS, N, keys), "none": (HEADS, N, keys), "alibi": (BATCH * HEADS, 1, keys)}
+            given[name] = torch.randn(shape[chosen["bias"]])
         elif name == "shared_kv_states":
             given[name] = {}
         elif name in ("query_position_embeddings", "object_queries", "encoder_position_embeddings"):
@@ -553,7 +570,8 @@ def rotary(made: Any, leading: tuple[int, ...], width: int, kind: str) -> Any:
     factor = parameters.get("partial_rotary_factor", 1.0) if isinstance(parameters, dict) else 1.0
     if not any(name in vars(made) for name in part) and isinstance(factor, float):
         d = int(d * factor) // 2 * 2
-    angles = torch.randn(*(leading[1:] if kind == "tokens" else leading), d // 2)
+    places = {"tokens": leading[1:], "heads": (1, HEADS)}
+    angles = torch.randn(*places.get(kind, leading), d // 2)
     if kind != "half":
         angles = torch.cat([angles, angles], dim=-1)
     if kind == "complex":

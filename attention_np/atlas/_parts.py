@@ -97,6 +97,7 @@ TORCH = {
     "torch.nn.modules.activation.Sigmoid": of_activation("sigmoid"),
     "torch.nn.modules.activation.Tanh": of_activation("tanh"),
     "torch.nn.modules.activation.GELU": of_gelu,
+    "torch.nn.modules.activation.Softmax": None,
     "torch.nn.modules.container.ModuleList": None,
     "torch.nn.modules.container.ParameterList": None,
     "torch.nn.modules.container.Sequential": of_sequence,

@@ -13,14 +13,15 @@ from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import Mirror, UnknownLayer
 from attention_np.atlas._parts import affine, rotation
 from attention_np.atlas.classes.dense import options_of
+from attention_np.atlas.classes.llama import growth
 from attention_np.atlas.recipes._steps import turned
 
 
 class Compressed:
     """A reading of latent attention: `turn` chooses the helper, `gate` a projection of one number a head, or of all.
 
-    `query_scale`, `latent_scale`: attributes that queries and latents are multiplied by; `chosen`: whether an indexer
-    chooses the tokens that are looked at.
+    `query_scale`, `latent_scale`: attributes that queries and latents are multiplied by; `query_factor`: a factor of
+    each query; `chosen`: whether an indexer chooses the tokens that are looked at.
     """
 
     recipe = staticmethod(recipes.multi_head_latent)
@@ -33,11 +34,11 @@ class Compressed:
         query_scale: str | None = None,
         latent_scale: str | None = None,
         rotary_norm: str | None = None,
-        scale: Callable[..., Any] | None = None,
+        query_factor: Callable[..., Any] | None = None,
         chosen: bool = False,
     ) -> None:
         self.turn, self.gate, self.query_scale, self.latent_scale = turn, gate, query_scale, latent_scale
-        self.rotary_norm, self.scale, self.chosen = rotary_norm, scale, chosen
+        self.rotary_norm, self.query_factor, self.chosen = rotary_norm, query_factor, chosen
 
     def __call__(self, m: Mirror, a: Arguments) -> Any:
         """The output, of the arguments of the module."""
@@ -56,8 +57,8 @@ class Compressed:
             raise UnknownLayer(f"{m._about} has norms of different epsilon")
         made["w_key"], made["w_value"] = self._heads(m)
         made["w_output"], made["b_output"] = affine(m.o_proj)
-        scale = m.scaling if self.scale is None else self.scale(m, a)
-        scale = scale if self.query_scale is None else scale * getattr(m, self.query_scale)
+        scale = m.scaling if self.query_scale is None else m.scaling * getattr(m, self.query_scale)
+        made["query_factor"] = None if self.query_factor is None else self.query_factor(m, a)
         made["latent_factor"] = 1.0 if self.latent_scale is None else getattr(m, self.latent_scale)
         mask = a.attention_mask
         if self.chosen and (m.has("indexer") or a.prev_topk_indices is not None):
@@ -173,6 +174,7 @@ NEIGHBOURS = "apply_rotary_pos_emb_interleave"
 READINGS = {
     "4247257946 b0e4363c0c": Compressed(by_configuration),  # DeepSeek-V3, AXK1
     "30e5b1cfb7": Compressed(NEIGHBOURS, gate="g_proj"),  # Bailing
+    "5825045ec4": Compressed(by_configuration, query_factor=growth),  # Mistral 4
     "b0b6715796": Compressed("apply_rotary_emb"),  # DeepSeek-V2
     "68e331e9da": Compressed(),  # Kimi Linear
     "ae140dad72": Compressed("apply_rotary_pos_emb"),  # MiniCPM 3

@@ -48,12 +48,11 @@ def beam_gate(m: Mirror) -> tuple[Any, Any]:
     return w, of_heads if b is None else b + of_heads
 
 
-def llama4_scale(m: Mirror, a: Arguments) -> Any:
-    """Queries far behind grow by the logarithm of their position (Ministral 3)."""
+def growth(m: Mirror, a: Arguments) -> Any:
+    """Queries far behind grow by the logarithm of their position (Ministral 3): a factor of each, (b, 1, n, 1)."""
     parameters = m.config.rope_parameters
     beta, length = parameters["llama_4_scaling_beta"], parameters["original_max_position_embeddings"]
-    growth = 1 + beta * np.log(1 + np.floor(np.asarray(a.position_ids) / length))
-    return m.scaling * growth[:, None, :, None]
+    return (1 + beta * np.log(1 + np.floor(np.asarray(a.position_ids) / length)))[:, None, :, None]
 
 
 READINGS = {
@@ -105,7 +104,7 @@ READINGS = {
     ),  # Beam
     "ec1a0e70c6": Dense("c_attn c_proj", layout=bigcode, turn=None),
     "77c6a501aa": Dense(norms="q_norm k_norm", gate="query"),  # Qwen3-Next
-    "757b88c5db": Dense(scale=llama4_scale),  # Ministral 3
+    "757b88c5db": Dense(scale=lambda m, a: m.scaling * growth(m, a)),  # Ministral 3
     "ee7c483ccc": Dense(norms="q_norm k_norm", memory="cross_attention_states", turn=None),  # Mllama
     "64c6d131ad 0997869f42 82877df6ab": Dense(turn=None),  # Mllama vision, Phi-4 audio, Zamba
     "37296f3e2d": Dense("q_proj k_proj v_proj Wo"),

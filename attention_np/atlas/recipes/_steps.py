@@ -11,7 +11,9 @@ from attention_np import linear as linear_op
 
 
 def linear(x: Any, w: Any, b: Any = None) -> Any:
-    """Features x (..., d_in) through w (d_in, d_out), plus b."""
+    """Features x (..., d_in) through w (d_in, d_out), plus b; or each token through its own, of w (n, d_in, d_out)."""
+    if w.ndim > 2:
+        return (x[..., None, :] @ w)[..., 0, :]
     return chain.apply(linear_op, x, w, b)
 
 

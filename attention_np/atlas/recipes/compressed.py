@@ -46,6 +46,7 @@ def multi_head_latent(
     epsilon: float = 1e-6,
     rotary_epsilon: float = 1e-6,
     latent_factor: float = 1.0,
+    query_factor: Any = None,
     scale: Any = None,
     mask: Any = None,
     bias: Any = None,
@@ -58,6 +59,8 @@ def multi_head_latent(
         query = in_heads(linear(query, w_query, b_query), head)  # (b, h, n, d + d_r)
     else:
         query = in_heads(linear(x, w_query, b_query), head)
+    if query_factor is not None:
+        query = query * query_factor
     compressed = linear(x, w_latent, b_latent)  # (b, n, rank + d_r)
     latent = normed(compressed[..., :rank], latent_gain, epsilon=epsilon) * latent_factor
     key_rotary, query_rotary = compressed[..., rank:], query[..., d:]

@@ -118,7 +118,9 @@ def grouped_query(
     if norm_value:
         value = normed(value, value_gain, kind=norm, epsilon=epsilon)
     if cos is not None:
-        query, key = turned(query, cos, sin, pairs), turned(key, cos, sin, pairs)  # (rotary.4)
+        n = query.shape[-2]  # the first tokens of `memory` where that has more
+        query = turned(query, cos[..., :n, :], sin[..., :n, :], pairs)  # (rotary.4)
+        key = turned(key, cos, sin, pairs)
     if norm_last:
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (rms-norm.3)
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)

@@ -1,0 +1,267 @@
+"""Decoders of language whose attention has a turn of its own: Falcon, BLOOM, Llama 4, Moshi, Zamba and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attention_np import chain
+from attention_np.atlas import recipes
+from attention_np.atlas._interface import eager, sdpa
+from attention_np.atlas._layer import Arguments
+from attention_np.atlas._mirror import About, Mirror, UnknownLayer
+from attention_np.atlas._parts import affine, of_linear, rotation
+from attention_np.atlas.classes.compressed import angles
+from attention_np.atlas.classes.dense import (
+    Dense,
+    given,
+    grouped,
+    not_shared,
+    of_each_head,
+    own_causal,
+    refuse,
+    thirds,
+)
+from attention_np.atlas.classes.states import conv_of, masked, visible_of
+
+
+class Around(Dense):
+    """A reading with what stands around attention: `before` changes its arguments, `after` the output."""
+
+    def __init__(
+        self,
+        projections: str = "q_proj k_proj v_proj o_proj",
+        *,
+        before: Callable[..., dict[str, Any]] | None = None,
+        after: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(projections, **options)
+        self.before, self.after = before, after
+
+    def __call__(self, m: Mirror, a: Arguments) -> Any:
+        """The output, of the arguments of the module."""
+        changed = Arguments(a._given | self.before(m, a)) if self.before else a
+        output = super().__call__(m, changed)
+        return output if self.after is None else self.after(m, a, output)
+
+
+def with_residual(m: Mirror, a: Arguments, output: Any) -> Any:
+    """BLOOM adds what it is given; it may take its last projection in slices, without what that adds."""
+    if m.pretraining_tp > 1 and m.slow_but_exact:
+        raise UnknownLayer(f"{m._about} is not known with slow_but_exact")
+    return a.residual + output
+
+
+def of_bloom(m: Mirror, a: Arguments) -> Any:
+    """ALiBi of all heads of all samples, (b * h, 1 or n, m), apart."""
+    alibi = np.asarray(a.alibi) * m.beta
+    return alibi.reshape(-1, m.num_heads, *alibi.shape[1:])
+
+
+def before_blt(m: Mirror, a: Arguments) -> dict[str, Any]:
+    """BLT: tokens and memory are normalised before they are projected."""
+    return {
+        "hidden_states": m.q_norm(a.hidden_states),
+        "cross_attention_states": m.k_norm(a.cross_attention_states),
+    }
+
+
+def falcon(m: Mirror, w: Any) -> Any:
+    """Of each head of keys its queries, its key and its value; or all queries, and one key and value."""
+    if w is None:
+        return None, None, None
+    if not m.new_decoder_architecture and not m.multi_query:
+        return of_each_head()(m, w)
+    heads = m.num_kv_heads if m.new_decoder_architecture else 1
+    apart = w.reshape(*w.shape[:-1], heads, -1, m.head_dim)
+    return tuple(x.reshape(*w.shape[:-1], -1) for x in (apart[..., :-2, :], apart[..., -2, :], apart[..., -1, :]))
+
+
+class Falcon(Dense):
+    """A reading of Falcon, which attends by its own lines, with ALiBi or turned heads."""
+
+    def _scores(self, m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
+        scale, groups = m.head_dim**-0.5, m.num_heads // m.num_kv_heads
+        if m.config._attn_implementation == "sdpa" and not a.output_attentions:
+            return sdpa(m, mask, scaling=scale, shape=shape) | {"groups": groups}
+        alibi = None if a.alibi is None else np.asarray(a.alibi).reshape(-1, m.num_heads, 1, shape[1])
+        alibi = None if alibi is None else alibi * m.inv_norm_factor
+        return eager(takes=("position_bias",))(m, mask, scaling=scale, position_bias=alibi) | {"groups": groups}
+
+
+class Seen(Dense):
+    """A reading whose `seen` says who sees whom, of the arguments, the mask and the numbers of queries and keys."""
+
+    def __init__(self, projections: str, seen: Callable[..., Any], **options: Any) -> None:
+        super().__init__(projections, turn=None, inline=True, **options)
+        self.seen = seen
+
+    def _scores(self, m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
+        return super()._scores(m, a, mask, shape) | {"mask": self.seen(m, a, mask, shape)}
+
+
+def earlier(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> Any:
+    """GPT: scores of later tokens are so low that they are no weight, where a query sees any of the others."""
+    visible = own_causal(m, shape)
+    if mask is not None and not (visible & (np.asarray(mask) > -1e3)).any(axis=-1).all():
+        raise UnknownLayer(f"{m._about} is not known where the mask hides all keys that a query may see")
+    return visible
+
+
+def of_cpmant(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> Any:
+    """CPM-Ant: a query that sees nothing has the output of zeros."""
+    if m.softmax.dim != -1:
+        raise UnknownLayer(f"{m._about} is a softmax over another axis than the keys")
+    return np.asarray(a.attention_mask).reshape(-1, 1, *shape) != 0
+
+
+def imagegpt_scale(m: Mirror, a: Arguments) -> float:
+    """ImageGPT: the scale may be left out, and fall with the number of the layer."""
+    refuse(m, "is_cross_attention")
+    scale = m.head_dim**-0.5 if m.scale_attn_weights else 1.0
+    return scale / (m.layer_idx + 1) if m.scale_attn_by_inverse_layer_idx else scale
+
+
+def llama4_factor(m: Mirror, a: Arguments) -> Any:
+    """Llama 4: without a turn, queries grow with the logarithm of their position."""
+    if m.use_rope or not m.attn_temperature_tuning:
+        return m.scaling
+    positions = np.floor((np.arange(a.hidden_states.shape[1]) + 1.0) / m.floor_scale)
+    return m.scaling * (np.log1p(positions) * m.attn_scale + 1.0)[:, None]
+
+
+class Moshi(Dense):
+    """A reading of Moshi: the projections of its depth decoder have a matrix for each token."""
+
+    def __call__(self, m: Mirror, a: Arguments) -> Any:
+        """The output, of the arguments of the module."""
+        if m.q_proj.use_flexible_linear and a.codebook_idx is not None:
+            chosen = {f"{name}.linear.weight": np.asarray(a.codebook_idx) for name in self.projections}
+            m = Mirror(m._about, {key: x[chosen[key]] if key in chosen else x for key, x in m._values.items()})
+        return super().__call__(m, a)
+
+    def _weights(self, m: Mirror) -> dict[str, Any]:
+        names = zip(("query", "key", "value", "output"), self.projections, strict=True)
+        return {f"w_{name}": getattr(m, part).linear.weight.swapaxes(-1, -2) for name, part in names}
+
+    def check(self, about: About) -> None:
+        """Its projections hold one each."""
+
+
+def merged_angles(m: Mirror, a: Arguments) -> tuple[Any, Any]:
+    """T5Gemma 2: what comes from the encoder, behind the tokens, is not turned."""
+    n, more = a.hidden_states.shape[-2], a.encoder_hidden_states.shape[-2]
+    cos, sin = (np.broadcast_to(x, (*np.shape(x)[:-2], n, np.shape(x)[-1])) for x in a.position_embeddings)
+    widths = [(0, 0)] * (cos.ndim - 2) + [(0, more), (0, 0)]
+    return np.pad(cos, widths, constant_values=1.0), np.pad(sin, widths)
+
+
+def zamba(m: Mirror, a: Arguments) -> Any:
+    """Zamba: several Mambas side by side, whose features are every other of one projection."""
+    (w_in, b_in), (w_output, b_output), conv = affine(m.in_proj), affine(m.out_proj), conv_of(m)
+    d, output = m.mamba_head_dim, None if b_output is None else b_output
+    for head in range(m.n_mamba_heads):
+        own = slice(head * d, (head + 1) * d)
+        places = np.concatenate([2 * np.arange(own.start, own.stop), 2 * np.arange(own.start, own.stop) + 1])
+        of_head = {name: x if x is None or name == "kind" else x[..., own] for name, x in conv.items()}
+        made = recipes.mamba(
+            masked(a), w_in[:, places], w_mixed=m.x_proj_weight[head].swapaxes(0, 1),
+            w_step=m.dt_proj_weight[head].swapaxes(0, 1), b_step=m.dt_proj_bias[head], log_rate=m.A_log[head],
+            skip=m.D[head], w_output=w_output[own], b_in=None if b_in is None else b_in[places],
+            visible=visible_of(a), **of_head,
+        )  # fmt: skip
+        output = made if output is None else made + output
+    return output
+
+
+NORMS = "q_layernorm k_layernorm"
+READINGS = {
+    "5baf358535": Dense("q_proj k_proj v_proj dense", norms=NORMS, norm_if=lambda m, _: m.qk_layernorm),  # Phi
+    "1ce62033c6": Dense(  # Persimmon
+        "query_key_value dense", layout=of_each_head(), norms=NORMS, norm_if=lambda m, _: m.qk_layernorm
+    ),
+    "6c96dd434d": Dense(  # DBRX
+        "Wqkv out_proj",
+        layout=grouped(lambda m: (m.hidden_size, m.num_key_value_heads * m.head_dim)),
+        clip="clip_qkv",
+    ),
+    "25cb6db14d": Dense(memory="encoder_hidden_states", turn=None, softcap="attn_logit_softcapping"),  # T5Gemma
+    "02530e1f89": Dense(  # T5Gemma 2
+        memory=lambda m, a: chain.concatenate([a.hidden_states, a.encoder_hidden_states], axis=-2),
+        mask="merged_attention_mask",
+        positions=merged_angles,
+        norms="q_norm k_norm",
+    ),
+    "98dcb6d079": Dense(  # Gemma 3n
+        size=lambda m: m.config.head_dim, norms="q_norm k_norm", norm_value="v_norm", turn_if=not_shared()
+    ),
+    "3d83725e8f": Dense(turn_axis=2),  # NeuCodec, X-Codec 2: a turn for each head
+    "eeefc349d7": Dense(value_size="v_head_dim", value_scale="v_scale"),  # MiMo
+    "b40c1772f7": Dense(norms="q_norm k_norm", turn_if=given()),  # Lara
+    "435150cb46": Dense(  # Idefics
+        memory="key_value_states",
+        positions=lambda m, a: m.rotary_emb(None, a.position_ids),
+        turn_if=lambda m, a: a.key_value_states is None,
+        norms="q_layer_norm k_layer_norm",
+        norm_if=lambda m, _: m.qk_layer_norms,
+        norm_last=True,
+    ),
+    "c226134228": Dense(  # Moonshine
+        memory="key_value_states",
+        turn_if=lambda m, a: a.key_value_states is None,
+        is_causal=lambda m, a: m.is_causal and a.attention_mask is None,
+    ),
+    "8b53e7c4bf": Around(
+        memory="cross_attention_states", turn=None, before=before_blt, after=lambda m, a, x: x + a.hidden_states
+    ),
+    "7ba4d5ded7": Around(
+        "query_key_value dense",
+        layout=of_each_head(),
+        turn=None,
+        inline=True,
+        scale="inv_norm_factor",
+        position_bias=of_bloom,
+        after=with_residual,
+    ),
+    "ddba70cfa8": Falcon("query_key_value dense", layout=falcon, turn_if=lambda m, a: a.alibi is None),
+    "09031667ab": Seen(
+        "c_attn c_proj", earlier, layout=thirds, heads="n_head", x="x", scale=lambda m, a: None if m.scale else 1.0
+    ),
+    "b430082e55": Seen(  # CPM-Ant
+        "project_q project_k project_v attention_out",
+        of_cpmant,
+        size="dim_head",
+        x="hidden_q",
+        memory="hidden_kv",
+        mask=None,
+        scale=None,
+        position_bias=lambda m, a: a.position_bias,
+    ),
+    "1556363789": Dense(  # Llama 4
+        turn="apply_rotary_emb",
+        positions=lambda m, a: angles(a.position_embeddings),
+        turn_if=lambda m, _: bool(m.use_rope),
+        norms="qk_norm qk_norm",
+        norm_if=lambda m, _: m.has("qk_norm"),
+        norm_last=True,
+        scale=llama4_factor,
+    ),
+    "d5c8651dcd": Moshi(
+        positions=lambda m, a: m.rotary_emb(None, a.position_ids), turn_if=lambda m, _: m.has("rotary_emb")
+    ),
+    "184e46e964": Seen(  # ImageGPT
+        "c_attn c_proj", earlier, layout=thirds, scale=imagegpt_scale, refused="encoder_hidden_states"
+    ),
+    "139413874e": zamba,
+}
+PARTS = {
+    "1c4dae7211": of_linear,  # Falcon
+    "fcf3cc7e9d 2c90bbe607": lambda m: None,  # what holds a projection of Moshi, and one for each codebook
+}
+FUNCTIONS = {
+    "4ea66fa04d 32f3cad018": None,  # BLOOM's sum; ImageGPT's number
+    "5f12dc73aa": rotation("neighbours", half=True),  # Llama 4
+}
