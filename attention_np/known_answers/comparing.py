@@ -22,7 +22,17 @@ def compare(case: KnownAnswer, name: str, found: Array) -> Comparison:
     if found.shape != answer.shape:
         shapes = f"its shape is {found.shape}, and that of the answer is {answer.shape}"
         return Comparison(
-            case.name, name, False, math.inf, (), math.nan, math.nan, math.nan, answer.size, answer.size, shapes
+            case.name,
+            name,
+            False,
+            math.inf,
+            (),
+            *(math.nan, math.nan, math.nan),
+            answer.size,
+            answer.size,
+            shapes,
+            case.description,
+            _flags(case),
         )
     wide = found.astype(np.result_type(np.float64, found.dtype) if found.dtype.kind == "f" else np.float64)
     with np.errstate(all="ignore"):
@@ -48,6 +58,7 @@ def compare(case: KnownAnswer, name: str, found: Array) -> Comparison:
         answer.size,
         note,
         case.description,
+        _flags(case),
     )
 
 
@@ -58,8 +69,23 @@ def failed(case: KnownAnswer, error: Exception) -> Comparison:
     note = f"it raised {type(error).__name__}{f': {first[:90]}' if first else ''}"
     nothing = math.nan, math.nan, math.nan
     return Comparison(
-        case.name, "output", False, math.inf, (), *nothing, answer.size, answer.size, note, case.description
+        case.name,
+        "output",
+        False,
+        math.inf,
+        (),
+        *nothing,
+        answer.size,
+        answer.size,
+        note,
+        case.description,
+        _flags(case),
     )
+
+
+def _flags(case: KnownAnswer) -> tuple[str, ...]:
+    """The tags of a case, each with its reason."""
+    return tuple(f"{tag}: {flag}" for tag, flag in case.flags.items())
 
 
 def _worst(ratios: Array, difference: Array) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path, PurePosixPath
@@ -9,13 +10,14 @@ from typing import Any, NamedTuple
 
 from attention_np._lib import json
 from attention_np._lib.text import shortened
-from attention_np.known_answers.examples import OPS, TAGS
+from attention_np.known_answers.examples import OPS, TAGS, THREADS
 from attention_np.known_answers.files import BOOLEAN, refusing
 from attention_np.known_answers.formats import DTYPES, FORMATS
 from attention_np.known_answers.signatures import SIGNATURES
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "attention_np known answers", 1
+FORMAT, VERSION = "attention_np known answers", 2
+LICENCE = "BSD-3-Clause"  # that of the project
 LARGEST_MANIFEST, LARGEST_FILE = 2**22, 2**26  # bytes; what is read takes up to thirty times those of the manifest
 LONGEST_TEXT = 1000  # characters
 ROLES = ("input", "answer", "bound")
@@ -54,6 +56,16 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
 
 
+class Flag(NamedTuple):
+    """Why a tag is there, and the threads in which kernels were wrong in what it says."""
+
+    reason: str
+    threads: tuple[str, ...] = ()  # such as "pytorch/pytorch#108108": that of a GitHub repository
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({', '.join(self.threads)})" if self.threads else self.reason
+
+
 class Entry(NamedTuple):
     """What the manifest says of one file: a case in one dtype."""
 
@@ -77,8 +89,14 @@ def as_json(entries: list[Entry]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": VERSION,
+        "generator": f"attention_np {sys.modules['attention_np'].__version__}",  # which imports this package
+        "licence": LICENCE,
         "about": list(ABOUT),
-        "tags": {tag: meaning for tag, meaning in TAGS.items() if tag in tags},
+        "tags": {
+            tag: {"reason": reason, "threads": list(THREADS.get(tag, ()))}
+            for tag, reason in TAGS.items()
+            if tag in tags
+        },
         "dtypes": {
             name: {"unit_roundoff": form.unit, "unit_roundoff_of_sums": form.accumulation_unit}
             for name, form in FORMATS.items()
@@ -91,8 +109,15 @@ def as_json(entries: list[Entry]) -> dict[str, Any]:
     }
 
 
-def read(directory: Path) -> list[Entry]:
-    """The entries of the manifest in a directory.
+class Manifest(NamedTuple):
+    """What is read of a manifest."""
+
+    entries: list[Entry]
+    flags: Mapping[str, Flag]  # by the tags that they explain
+
+
+def read(directory: Path) -> Manifest:
+    """The manifest in a directory.
 
     Raises
     ------
@@ -111,17 +136,18 @@ def read(directory: Path) -> list[Entry]:
             raise ValueError(f'it has no "format": "{FORMAT}"')
         if manifest.get("version") != VERSION:
             raise ValueError(f"its version is {shortened(manifest.get('version'))}, and only {VERSION} can be read")
-        entries: tuple[Entry, ...] = json.as_record(manifest, FIELDS)["cases"]
+        record = json.as_record(manifest, FIELDS)
+        entries: tuple[Entry, ...] = record["cases"]
         for what, named in (("cases", {entry.name for entry in entries}), ("files", {entry.file for entry in entries})):
             if twice := len(entries) - len(named):
                 raise ValueError(f"{twice} names of {what} are there twice")
-    return list(entries)
+    return Manifest(list(entries), record["tags"])
 
 
 def is_ours(directory: Path) -> bool:
     """Whether a directory holds a set of known answers, and nothing else."""
     try:
-        files = {entry.file for entry in read(directory)} | {MANIFEST}
+        files = {entry.file for entry in read(directory).entries} | {MANIFEST}
     except (OSError, ValueError):
         return False
     found = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir()}
@@ -199,6 +225,10 @@ def _tensor(value: Any) -> Tensor:
     return Tensor(**json.as_record(value, TENSOR))
 
 
+def _flag(value: Any) -> Flag:
+    return Flag(**json.as_record(value, {"reason": _text, "threads": json.as_tuple(_text)}))
+
+
 def _entry(value: Any) -> Entry:
     record = json.as_record(value, ENTRY)
     try:
@@ -249,8 +279,10 @@ ENTRY = {
 FIELDS = {
     "format": json.as_text,
     "version": json.as_whole,
+    "generator": _text,
+    "licence": _text,
     "about": json.as_tuple(json.as_text),
-    "tags": _anything,
+    "tags": _mapping(_flag),
     "dtypes": _anything,
     "cases": json.as_tuple(_entry),
 }

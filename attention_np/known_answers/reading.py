@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from attention_np._lib.arrays import Array
 from attention_np._lib.json import content_of
 from attention_np.known_answers import files, manifest
+from attention_np.known_answers.capabilities import capable
 from attention_np.known_answers.formats import DTYPES, dtype_of
 
 
@@ -38,6 +39,8 @@ class KnownAnswer:
         gradients of the sum of ``v_query * d_query`` and all such products: `d_d_output`, and `hvp_query` and so on.
     bounds : mapping of str to ndarray of float64
         For each answer, how far each entry of a correct implementation may be from it.
+    flags : mapping of str to Flag
+        Of each tag the `reason`, and the `threads` in which kernels were wrong in just this.
     """
 
     name: str
@@ -49,6 +52,7 @@ class KnownAnswer:
     inputs: Mapping[str, Array]
     answers: Mapping[str, Array]
     bounds: Mapping[str, Array]
+    flags: Mapping[str, manifest.Flag] = field(default_factory=dict)
 
 
 def load(
@@ -57,6 +61,7 @@ def load(
     op: str | None = None,
     dtypes: Iterable[str] | None = None,
     skip: Iterable[str] = (),
+    capabilities: str | os.PathLike[str] | Mapping[str, Any] | None = None,
 ) -> Iterator[KnownAnswer]:
     """The known answers in a directory, one after another.
 
@@ -70,6 +75,9 @@ def load(
         By default those that there are.
     skip : iterable of str, optional
         Tags, or names of cases as "causal", to leave out.
+    capabilities : path or mapping, optional
+        What a kernel can do, a file of JSON or what such a file holds: other cases are left out. The arrays are as they
+        are stored, whatever its layout is.
 
     Raises
     ------
@@ -93,20 +101,23 @@ def load(
     """
     files.require()
     folder = Path(directory)
-    wanted, left_out = chosen("dtype", dtypes, DTYPES), frozenset(listed("skip", skip))
+    able = capable(capabilities)
+    wanted, left_out = chosen("dtype", dtypes, DTYPES), {*listed("skip", skip), *able.skip}
     op = "dot_product" if op == "blockwise" else op
+    entries, flags = manifest.read(folder)
     entries = [
         entry
-        for entry in manifest.read(folder)
-        if op in (None, entry.op) and entry.dtype in wanted and not left_out & _labels(entry)
+        for entry in entries
+        if op in (None, entry.op) and entry.dtype in wanted and not left_out & _labels(entry) and able.admits(entry)
     ]
     if not entries:
         of_op = f" of {op}" if op else ""
         in_dtypes = "" if dtypes is None else f" in {', '.join(wanted)}"
-        raise ValueError(f"{folder} holds no known answers{of_op}{in_dtypes}")
+        can_run = "" if capabilities is None else " that the kernel can run"
+        raise ValueError(f"{folder} holds no known answers{of_op}{in_dtypes}{can_run}")
     for name in {entry.dtype for entry in entries}:
         dtype_of(name)
-    return (_load(folder, entry) for entry in entries)
+    return (_load(folder, entry, flags) for entry in entries)
 
 
 def listed(name: str, values: Iterable[str]) -> list[str]:
@@ -131,7 +142,7 @@ def _labels(entry: manifest.Entry) -> set[str]:
     return {*entry.tags, entry.name, entry.name.rpartition("/")[2]}
 
 
-def _load(folder: Path, entry: manifest.Entry) -> KnownAnswer:
+def _load(folder: Path, entry: manifest.Entry, flags: Mapping[str, manifest.Flag]) -> KnownAnswer:
     with files.refusing(f"{folder / entry.file} is not the file that the manifest describes"):
         try:
             content = content_of(manifest.resolve(folder, entry), entry.bytes)
@@ -142,7 +153,8 @@ def _load(folder: Path, entry: manifest.Entry) -> KnownAnswer:
     for name, tensor in entry.tensors.items():
         groups[tensor.role][name.removeprefix("bound.") if tensor.role == "bound" else name] = arrays[name]
     about = entry.name, entry.op, entry.dtype, entry.description, entry.tags, entry.options
-    return KnownAnswer(*about, groups["input"], groups["answer"], groups["bound"])
+    of_case = {tag: flags[tag] for tag in entry.tags if tag in flags}
+    return KnownAnswer(*about, groups["input"], groups["answer"], groups["bound"], of_case)
 
 
 def _checked(content: bytes, entry: manifest.Entry) -> dict[str, Array]:

@@ -32,16 +32,18 @@ class Comparison(NamedTuple):
     size: int  # how many there are
     note: str | None  # what it looks like, in a sentence
     about: str = ""  # what the case is there for
+    flags: tuple[str, ...] = ()  # its tags, each with its reason and the threads that it comes from
 
     def __str__(self) -> str:
         about = f" ({self.about})" if self.about else ""
+        flags = [f"    {'; '.join(self.flags)}"] if self.flags else []
         if self.note and self.note.startswith("it raised"):
-            return f"{self.case}{about}: {self.note}"
+            return "\n".join([f"{self.case}{about}: {self.note}", *flags])
         lines = [f"{self.case}: {self.array} is wrong in {self.wrong} of {self.size} entries{about}"]
         if self.bound == self.bound:  # the shapes are the same
             place = f"at {list(self.worst_index)} " if self.worst_index else ""
             lines.append(f"    {place}it is {self.found:.9g}, not {self.answer:.9g} within {self.bound:.1e}")
-        return "\n".join(lines + ([f"    {self.note}"] if self.note else []))
+        return "\n".join(lines + ([f"    {self.note}"] if self.note else []) + flags)
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Conformance:
         if failed:
             lines.append("")
         for comparison in failed:
-            block = str(comparison).splitlines()
+            block = [line for line in str(comparison).splitlines() if line not in lines]  # tags are explained once
             if len(block) > room:
                 break
             lines, room, shown = [*lines, *block], room - len(block), shown + 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_np._conventions.readings import AXES
 from attention_np._lib.arrays import Array
-from attention_np.conventions import NONE_OF_THESE, OPTIONS, identify
+from attention_np.conventions import NONE_OF_THESE, OF_OPTION, OPTIONS, identify
 from attention_np.known_answers.bounds import with_rounding
 from attention_np.known_answers.causes import (
     ASKED_OF_CASES,
@@ -27,6 +27,7 @@ from attention_np.known_answers.reading import KnownAnswer
 
 Returned = Sequence[tuple[KnownAnswer, Mapping[str, Array]]]  # cases, and what was returned for each
 Function = Callable[[dict[str, Array], dict[str, Any]], Mapping[str, Any]]
+SOME = 8  # cases that fail, the smallest, that one of two conventions is tried on by itself
 WITH_SCORES = ("softmax", "dot_product", "multi_head", "additive")
 
 
@@ -48,8 +49,9 @@ def verdict_of(returned: Returned, wrong: Iterable[tuple[str, str]], function: F
         return None
     smallest_first = sorted(returned, key=lambda pair: (pair[0].name not in failing, _size(pair[0])))
     (first, _), op = smallest_first[0], returned[0][0].op
+    asked = _asked(function, returned) if function is not None and op == "dot_product" else None
     candidates = chain(
-        _asked(function, returned) if function is not None and op == "dot_product" else (),
+        [asked.cause] if asked else (),
         [zero()],
         single_conventions() if op == "dot_product" else (),
         slips() if op in WITH_SCORES else (),
@@ -59,12 +61,29 @@ def verdict_of(returned: Returned, wrong: Iterable[tuple[str, str]], function: F
     causes = list(candidates)
     for cause in causes:
         if _explains(cause, smallest_first, arrays):
-            return _sentence(cause, first, arrays, len(failing), _in_order(returned))
+            said = _sentence(cause, first, arrays, len(failing), _in_order(returned))
+            return f"{said} {asked.whose}" if asked and cause is asked.cause else said
+    if op == "dot_product":
+        for cause in _pairs(smallest_first, failing, arrays):
+            if _explains(cause, smallest_first, arrays):
+                return _sentence(cause, first, arrays, len(failing), _in_order(returned))
     if len(arrays) > 1:  # each may have a cause of its own
         found = {x: next((c for c in causes if _explains(c, smallest_first, [x])), None) for x in arrays}
         if all(found.values()):
             return " ".join(_sentence(c, first, [x], len(failing), _in_order(returned)) for x, c in found.items() if c)
     return None
+
+
+def _pairs(smallest_first: Returned, failing: Iterable[str], arrays: Sequence[str]) -> Iterator[Cause]:
+    """Two conventions at once, of which one alone explains a case that fails."""
+    known = {*failing}
+    wrong = [(case, found) for case, found in smallest_first if case.name in known]
+    readings = [(axis, value) for axis in ASKED_OF_CASES for value in AXES[axis][1:]]
+    for axis, value in readings:
+        one, option = {axis: value}, {x: name for name, x in OF_OPTION.items()}.get(axis)
+        with_it = [x for x in wrong if option is None or option in {*x[0].inputs, *x[0].options}]
+        if any(_explains(conventions_read(one), [pair], arrays) for pair in with_it[:SOME]):
+            yield from (conventions_read(one | {other: value}) for other, value in readings if other != axis)
 
 
 def _size(case: KnownAnswer) -> int:
@@ -103,8 +122,15 @@ def _is(x: Array, predicted: Any, answer: Array, case: KnownAnswer) -> bool:
     return bool((same | near).all())
 
 
-def _asked(function: Function, returned: Returned) -> Iterator[Cause]:
-    """The conventions that the function follows where it is asked, all together and each alone."""
+class Asked(NamedTuple):
+    """The conventions that a function follows where it is asked, and whose they are."""
+
+    cause: Cause
+    whose: str
+
+
+def _asked(function: Function, returned: Returned) -> Asked | None:
+    """What the function says of itself, or None if it takes no arrays of our sizes, or follows our conventions."""
     taken = {name for case, _ in returned for name in (*case.inputs, *case.options)}
 
     def attention(query: Array, key: Array, value: Array, **options: Any) -> Any:
@@ -117,15 +143,14 @@ def _asked(function: Function, returned: Returned) -> Iterator[Cause]:
 
     try:
         profile = identify(attention, options=[name for name in OPTIONS if name in taken])
-    except ValueError:  # it takes no arrays of our sizes
-        return
+    except ValueError:
+        return None
     others = {
         axis: value
         for axis, value in profile.values.items()
         if axis in ASKED_OF_CASES and value not in (NONE_OF_THESE, AXES[axis][0])
     }
-    if others:
-        yield conventions_read(others)
+    return Asked(conventions_read(others), profile.sentence) if others else None
 
 
 def _sentence(cause: Cause, first: KnownAnswer, arrays: Sequence[str], cases: int, returned: Sequence[str]) -> str:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from attention_np._lib.arrays import Array
 from attention_np._lib.json import content_of
 from attention_np.known_answers import files
+from attention_np.known_answers.capabilities import capable
 from attention_np.known_answers.comparing import compare, failed
 from attention_np.known_answers.reading import KnownAnswer, load
 from attention_np.known_answers.report import Comparison, Conformance
 
 Function = Callable[[dict[str, Array], dict[str, Any]], Mapping[str, Any]]
+Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | None"  # of capabilities
 
 
 def verify(
@@ -28,6 +30,7 @@ def verify(
     dtypes: Iterable[str] | None = None,
     skip: Iterable[str] = (),
     fused: bool = False,
+    capabilities: Source = None,
 ) -> Conformance:
     """Hold a function against the known answers of an op.
 
@@ -52,6 +55,9 @@ def verify(
     fused : bool, optional
         Query, key and value are views of one array, side by side as a fused projection gives them, wherever their
         shapes let it: their rows do not follow one another in memory.
+    capabilities : path or mapping, optional
+        What the function can do, a file of JSON or what such a file holds: it is called with those cases alone, in the
+        layout that is said there.
 
     Returns
     -------
@@ -85,11 +91,17 @@ def verify(
     >>> report.ok, report["rows", "output"].ok, report["rows", "d_scores"].ok
     (False, True, False)
     """
+    able = capable(capabilities)
 
-    def returned(case: KnownAnswer) -> Mapping[str, Any]:
-        return function(_side_by_side(case.inputs) if fused else dict(case.inputs), dict(case.options))
+    def in_our_layout(inputs: dict[str, Array], options: dict[str, Any]) -> Any:
+        found = function(able.laid_out(inputs), options)
+        return able.laid_out(found) if isinstance(found, Mapping) else found
 
-    report, _ = _held_against(load(directory, op=op, dtypes=dtypes, skip=skip), returned, function)
+    def returned(case: KnownAnswer) -> Any:
+        return in_our_layout(_side_by_side(case.inputs) if fused else dict(case.inputs), dict(case.options))
+
+    cases = load(directory, op=op, dtypes=dtypes, skip=skip, capabilities=capabilities)
+    report, _ = _held_against(cases, returned, in_our_layout)
     return report
 
 
@@ -99,6 +111,7 @@ def verify_files(
     *,
     dtypes: Iterable[str] | None = None,
     skip: Iterable[str] = (),
+    capabilities: Source = None,
 ) -> Conformance:
     """Hold results in files against known answers, as ``attention-np verify DIR --answers OTHER`` does.
 
@@ -109,8 +122,8 @@ def verify_files(
         arrays by the names of the answers. A case without a file is skipped, and so is an answer without an array.
     answers : path
         What :func:`write` has written.
-    dtypes, skip
-        As for :func:`verify`.
+    dtypes, skip, capabilities
+        As for :func:`verify`; the layout is that of the results.
 
     Returns
     -------
@@ -135,8 +148,9 @@ def verify_files(
     folder = Path(directory)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
+    able = capable(capabilities)
     cases: dict[str, list[KnownAnswer]] = {}
-    for case in load(answers, dtypes=dtypes, skip=skip):
+    for case in load(answers, dtypes=dtypes, skip=skip, capabilities=capabilities):
         cases.setdefault(case.op, []).append(case)
 
     def returned(case: KnownAnswer) -> Mapping[str, Any]:
@@ -145,7 +159,7 @@ def verify_files(
             raise NotImplementedError
         with files.refusing("its file cannot be read"):
             arrays = files.from_bytes(content_of(file))
-        return {name: x for name, x in arrays.items() if name in case.answers}
+        return able.laid_out({name: x for name, x in arrays.items() if name in case.answers})
 
     comparisons: list[Comparison] = []
     skipped: list[str] = []
@@ -167,8 +181,8 @@ def _held_against(
 
     comparisons: list[Comparison] = []
     skipped: list[str] = []
+    raised: list[str] = []
     compared: list[tuple[KnownAnswer, dict[str, Array]]] = []
-    raised = False
     for case in cases:
         try:
             returned = returned_for(case)
@@ -177,16 +191,28 @@ def _held_against(
             continue
         except Exception as error:  # whatever a kernel does: the case has failed, and the others go on
             comparisons.append(failed(case, error))
-            raised = True
+            raised.append(type(error).__name__)
             continue
         arrays = _arrays(case, returned)
         comparisons += [compare(case, name, x) for name, x in arrays.items()]
         compared.append((case, arrays))
     if not comparisons and function is not None:
         raise ValueError(f"nothing was compared: the function skipped all {len(skipped)} cases")
-    wrong = [(x.case, x.array) for x in comparisons if not x.ok]
-    verdict = verdict_of(compared, wrong, function) if wrong and not raised else None
-    return Conformance(tuple(comparisons), tuple(skipped), verdict), skipped
+    names = {case.name for case, _ in compared}
+    wrong = [(x.case, x.array) for x in comparisons if not x.ok and x.case in names]
+    verdicts = [verdict_of(compared, wrong, function) if wrong else None, _raised(raised)]
+    verdict = " ".join(filter(None, verdicts)) if verdicts[0] or not wrong else None
+    return Conformance(tuple(comparisons), tuple(skipped), verdict or None), skipped
+
+
+def _raised(names: Sequence[str]) -> str | None:
+    """How often which exceptions were raised."""
+    counts = [f"{name} in {_cases(names.count(name))}" for name in dict.fromkeys(names)]
+    return f"It raised {', '.join(counts)}." if counts else None
+
+
+def _cases(count: int) -> str:
+    return f"{count} case{'' if count == 1 else 's'}"
 
 
 def _side_by_side(inputs: Mapping[str, Array]) -> dict[str, Array]:

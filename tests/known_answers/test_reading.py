@@ -134,7 +134,8 @@ def test_a_link_that_leaves_the_set_is_refused(small: Path) -> None:
 
 MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
     "another format": ({"format": "x"}, 'it has no "format"'),
-    "another version": ({"version": 2}, "its version is 2, and only 1 can be read"),
+    "another version": ({"version": 1}, "its version is 1, and only 2 can be read"),
+    "tags without a reason": ({"tags": {"mask": {"reason": GONE}}}, "tags: mask: reason is missing"),
     "no cases": ({"cases": GONE}, "cases is missing"),
     "cases that are no list": ({"cases": {}}, "cases: a list is expected"),
 }

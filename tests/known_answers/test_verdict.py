@@ -145,11 +145,39 @@ def test_a_case_in_which_the_function_raises_has_failed_and_the_others_go_on(ans
         return correct(inputs, options)
 
     report = known_answers.verify(function, answers["dot_product"])
+    assert report.verdict == f"It raised ZeroDivisionError in {len(report.failed)} cases."
     raised = [x for x in report.failed if x.note == "it raised ZeroDivisionError: mine"]
     assert len(raised) == len(report.failed) >= 4
     assert sum(x.ok for x in report) > 300
     assert "float32/dot_product/causal (" in str(report)
     assert "): it raised ZeroDivisionError: mine" in str(report)
+    assert len(str(report).splitlines()) <= 20
+
+
+def test_a_function_that_raises_in_some_cases_has_a_verdict_on_the_others(answers: Sets) -> None:
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        if options.get("is_causal"):
+            raise ZeroDivisionError("mine")
+        return standard(inputs, options, key_scale=np.float32(1))
+
+    verdict = str(known_answers.verify(function, answers["dot_product"], skip=["hidden non-finite"]).verdict)
+    assert verdict.startswith("d_key lacks the scale. That explains every number in the ")
+    assert verdict.endswith(" cases that fail. It raised ZeroDivisionError in 11 cases.")
+
+
+def test_a_failure_shows_its_tags_with_reasons_and_threads(answers: Sets) -> None:
+    function = returned(lambda name, x: x + x.dtype.type(1))
+    report = known_answers.verify(function, answers["dot_product"])
+    shown = str(report["softcap", "output"]).splitlines()[-1]
+    assert shown == "    softcap: scores s are c tanh(s / c), before bias and mask (onnx/onnx#7865, onnx/onnx#7867)"
+    assert len(str(report).splitlines()) <= 20
+    (case,) = (x for x in known_answers.load(answers["dot_product"]) if x.name.endswith("/softcap"))
+    assert case.flags["softcap"].threads == ("onnx/onnx#7865", "onnx/onnx#7867")
+
+
+def test_a_function_is_asked_for_its_conventions_and_whose_they_are(answers: Sets) -> None:
+    report = known_answers.verify(planted(causal="aligned last"), answers["dot_product"], skip=["hidden non-finite"])
+    assert str(report.verdict).endswith("Yours is PyTorch's, but for the causal mask, which is aligned bottom-right.")
 
 
 @pytest.fixture
@@ -164,6 +192,21 @@ def results(answers: Sets, tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(files.to_bytes(found, "somebody's"))
     return tmp_path
+
+
+def test_two_conventions_at_once_are_named_of_results_in_files(answers: Sets, tmp_path: Path) -> None:
+    for case in known_answers.load(answers["dot_product"], skip=["hidden non-finite"]):
+        try:
+            found = standard(dict(case.inputs), dict(case.options), causal="aligned last")
+        except NotImplementedError:
+            continue
+        found["logsumexp"] = found["logsumexp"] / np.float32(np.log(2))
+        file = tmp_path / f"{case.name}.safetensors"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(files.to_bytes(found, "somebody's"))
+    report = known_answers.verify_files(tmp_path, answers["dot_product"])
+    both = "the log-sum-exp, which is base 2 and the causal mask, which is aligned bottom-right"
+    assert f"another convention than these answers: {both}." in str(report.verdict)
 
 
 def test_files_of_results_are_held_against_a_set_by_a_command(answers: Sets, results: Path, capsys: Printed) -> None:

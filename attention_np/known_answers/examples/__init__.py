@@ -15,10 +15,10 @@ from attention_np.known_answers.examples import (
     second_order,
     softmax,
 )
-from attention_np.known_answers.examples.example import TAGS, Example
+from attention_np.known_answers.examples.example import TAGS, THREADS, Example
 from attention_np.known_answers.signatures import SIGNATURES
 
-__all__ = ["OPS", "TAGS", "Example", "all_examples"]
+__all__ = ["OPS", "TAGS", "THREADS", "Example", "all_examples"]
 
 OPS = tuple(SIGNATURES)
 

@@ -12,7 +12,7 @@ import numpy as np
 from attention_np._lib.arrays import Array
 from attention_np.known_answers.signatures import MADE, SIGNATURES
 
-__all__ = ["TAGS", "Array", "Draws", "Example", "Shape", "attending", "case_of", "filled", "with_tangents"]
+__all__ = ["TAGS", "THREADS", "Array", "Draws", "Example", "Shape", "attending", "case_of", "filled", "with_tangents"]
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -41,6 +41,14 @@ TAGS = {
     "zero d_output": "a query without incoming gradient that holds NaN, or sees it",
     "tangents": "a tangent v_NAME of each input: Hessian-vector products are among the answers",
     "infinite scores": "plus infinity among the scores, or in the bias: the limit",
+}
+THREADS = {  # in which kernels were wrong in just what a tag says: owner/repository#number, all on GitHub
+    "causal": ("pytorch/pytorch#108108", "onnx/onnx#8054"),
+    "softcap": ("onnx/onnx#7865", "onnx/onnx#7867"),
+    "sink": ("Dao-AILab/flash-attention#1895",),
+    "large scores": ("pytorch/pytorch#196678",),
+    "empty row": ("pytorch/pytorch#41508", "pytorch/pytorch#109517", "jax-ml/jax#32242"),
+    "tangents": ("pytorch/pytorch#116350",),
 }
 HELD = {  # by cases with these tags: one of these inputs or options
     "mask": {"mask"},
