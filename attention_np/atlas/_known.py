@@ -11,7 +11,10 @@ from attention_np.atlas._mirror import About, UnknownLayer
 from attention_np.atlas._source import unwrapped, whole_digest
 
 # The modules in `classes`, each with READINGS, and PARTS and FUNCTIONS where it has some
-FAMILIES = ("llama", "bert", "vit", "compressed", "pictures", "states", "tables", "points", "decoders")
+FAMILIES = (
+    *("llama", "bert", "vit", "compressed", "pictures", "states", "tables", "points", "decoders"),
+    *("encoders", "relative"),
+)
 
 
 class Tables:

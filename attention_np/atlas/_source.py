@@ -314,6 +314,10 @@ def source_of(function: Any, owner: type | None = None) -> Source:
                     method = method.__func__
                 if callable(method) and _is_of_models(method):
                     waiting.append((attribute, method))
+    for helper in functions.values():  # what these read of the module
+        for node in ast.walk(ast.parse(_text(unwrapped(helper).__code__))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("module."):
+                attributes.add(ast.unparse(node)[7:])
     text = "\n".join(texts[name] for name in sorted(texts))
     return Source(digest(text), text, functions, frozenset(attributes))
 

@@ -29,7 +29,8 @@ class Dense:
     made of; `scale`: an attribute, or a number; `gate`: a projection that opens the output, by `gate_kind`, or "query"
     for the second half of each head of queries; `turn_if`, `norm_if`: when; `inline`: that the source has the attention
     itself; `packed`: the argument that says where sequences end; `visible`: a mask of the module's own; `interface`:
-    what the source hands on to the attention function, words for attributes.
+    what the source hands on to the attention function, words for attributes; `turn_value`: whether values are turned,
+    too; `norm_sum`: the norm of the sum of tokens and output.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Dense:
         x_value: str | None = None,
         mask: str | None = "attention_mask",
         cross_mask: str | None = None,
-        turn: str | None = "apply_rotary_pos_emb",
+        turn: str | Callable[..., Any] | None = "apply_rotary_pos_emb",
         positions: str | Callable[..., Any] = "position_embeddings",
         norms: str | None = None,
         of_all_heads: bool | Callable[..., Any] = False,
@@ -71,6 +72,8 @@ class Dense:
         norm_each: bool = False,
         values_of_keys: bool = False,
         gate_if: str | None = None,
+        turn_value: Callable[[Mirror], bool] | None = None,
+        norm_sum: str | None = None,
         **interface: Any,
     ) -> None:
         self.projections, self.layout, self.size, self.heads = projections.split(), layout, size, heads
@@ -90,7 +93,9 @@ class Dense:
         self.values_of_keys, self.gate_if = values_of_keys, gate_if
         self.query_factor, self.filled, self.norm_each = query_factor, filled, norm_each
         special = (turn, norms, gate, norm_value, norm_output, clip, value_size, query_factor, interface.get("softcap"))
-        self.recipe = recipes.grouped_query if any(special) else recipes.multi_head
+        self.turn_value, self.norm_sum = turn_value, norm_sum
+        self.recipe: Any = recipes.grouped_query if any(special) else recipes.multi_head
+        self.recipe = recipes.post_norm if norm_sum else self.recipe
 
     def __call__(self, m: Mirror, a: Arguments) -> Any:
         """The output, of the arguments of the module."""
@@ -120,15 +125,20 @@ class Dense:
             memory = memory + getattr(a, self.added_key)
         n, keys = x.shape[-2], (x if memory is None else memory).shape[-2]
         made |= self._scores(m, a, mask, (n, keys)) | {"memory": memory, "x_value": x_value}
-        if self.recipe is recipes.multi_head:
+        if self.norm_sum:
+            own = options_of(getattr(m, self.norm_sum), x)
+            made |= {"gain": own["gain"], "b": own["b"], "epsilon": own["epsilon"]}
+        if self.recipe is not recipes.grouped_query:
             if made.get("groups", 1) != 1:
                 return recipes.grouped_query(x, **made, norm=None)
-            return recipes.multi_head(x, **{name: value for name, value in made.items() if name != "groups"})
+            return self.recipe(x, **{name: value for name, value in made.items() if name != "groups"})
         made = {"groups": 1, "norm": None} | made
         if self.turn and (self.turn_if is None or self.turn_if(m, a)):
             cos, sin = self.positions(m, a) if callable(self.positions) else getattr(a, self.positions)
             axis = [] if self.turn_axis is None else [self.turn_axis]
-            made |= m.function(self.turn)(np.asarray(cos), np.asarray(sin), *axis)
+            turn = self.turn if callable(self.turn) else m.function(self.turn)
+            made |= turn(np.asarray(cos), np.asarray(sin), *axis)
+            made["turn_value"] = self.turn_value is not None and self.turn_value(m)
             made |= whole_sequence(made["cos"], made["sin"], n)
         if self.norms and (self.norm_if is None or self.norm_if(m, a)):
             made |= norms(m, x, *self.norms.split())

@@ -6,9 +6,10 @@ of a projection stand one after the other in its features. ``print(inspect.getso
 
 from attention_np.atlas.recipes._registry import RECIPES
 from attention_np.atlas.recipes.compressed import multi_head_latent
-from attention_np.atlas.recipes.dense import grouped_query, multi_head
+from attention_np.atlas.recipes.dense import grouped_query, multi_head, post_norm
 from attention_np.atlas.recipes.pictures import cosine_windowed, decomposed_places
 from attention_np.atlas.recipes.points import sampled
+from attention_np.atlas.recipes.relative import transformer_xl
 from attention_np.atlas.recipes.states import gated_delta, kimi_delta, lightning, mamba, mamba2, rwkv
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "mamba2",
     "multi_head",
     "multi_head_latent",
+    "post_norm",
     "rwkv",
     "sampled",
+    "transformer_xl",
 ]

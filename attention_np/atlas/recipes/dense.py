@@ -52,6 +52,12 @@ def multi_head(
     return output
 
 
+@recipe(x=(2, 5, 6), gain=(6,), b=(6,), w_query=(6, 12), w_key=(6, 12), w_value=(6, 12), w_output=(12, 6))
+def post_norm(x: Any, gain: Any, b: Any, *, epsilon: float = 1e-12, **options: Any) -> Any:
+    """Tokens and what they see of each other, added and normalised, as in one module of ALBERT (Lan et al., 2020)."""
+    return normed(x + multi_head(x, **options), gain, b, kind="layer", epsilon=epsilon)  # (layer-norm.4)
+
+
 @recipe(x=(2, 5, 6), w_query=(6, 16), w_key=(6, 8), w_value=(6, 8), w_output=(16, 6), query_gain=(4,), key_gain=(4,))
 def grouped_query(
     x: Any,
@@ -87,6 +93,7 @@ def grouped_query(
     of_all_heads: bool = False,
     norm_last: bool = False,
     norm_value: bool = False,
+    turn_value: bool = False,
     clip: float | None = None,
     norm_output: str | None = None,
     output_epsilon: float = 1e-6,
@@ -121,6 +128,7 @@ def grouped_query(
         n = query.shape[-2]  # the first tokens of `memory` where that has more
         query = turned(query, cos[..., :n, :], sin[..., :n, :], pairs)  # (rotary.4)
         key = turned(key, cos, sin, pairs)
+        value = turned(value, cos, sin, pairs) if turn_value else value
     if norm_last:
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (rms-norm.3)
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
