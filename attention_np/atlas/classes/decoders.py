@@ -14,115 +14,94 @@ from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import About, Mirror, UnknownLayer
 from attention_np.atlas._parts import affine, of_linear, rotation
 from attention_np.atlas.classes.compressed import angles
-from attention_np.atlas.classes.dense import (
-    Dense,
-    given,
-    grouped,
-    not_shared,
-    of_each_head,
-    own_causal,
-    refuse,
-    thirds,
-)
+from attention_np.atlas.classes.dense import Dense, given, grouped, not_shared, of_each_head, own_causal, refuse, thirds
 from attention_np.atlas.classes.states import conv_of, masked, visible_of
 
 
-class Around(Dense):
-    """A reading with what stands around attention: `before` changes its arguments, `after` the output."""
+class Own(Dense):
+    """A reading with `scores` of the module's own lines, of which `before` changes arguments and `after` the output."""
 
     def __init__(
         self,
-        projections: str = "q_proj k_proj v_proj o_proj",
+        projections: str,
         *,
+        scores: Callable[..., dict[str, Any]] | None = None,
         before: Callable[..., dict[str, Any]] | None = None,
         after: Callable[..., Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(projections, **options)
-        self.before, self.after = before, after
+        self.scores, self.before, self.after = scores, before, after
 
     def __call__(self, m: Mirror, a: Arguments) -> Any:
         """The output, of the arguments of the module."""
-        changed = Arguments(a._given | self.before(m, a)) if self.before else a
-        output = super().__call__(m, changed)
+        output = super().__call__(m, Arguments(a._given | self.before(m, a)) if self.before else a)
         return output if self.after is None else self.after(m, a, output)
 
+    def _scores(self, m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
+        return self.scores(m, a, mask, shape) if self.scores else super()._scores(m, a, mask, shape)
 
-def with_residual(m: Mirror, a: Arguments, output: Any) -> Any:
-    """BLOOM adds what it is given; it may take its last projection in slices, without what that adds."""
+
+BIASED = eager(takes=("position_bias",))
+
+
+def bloom(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
+    """BLOOM: ALiBi of all heads of all samples is (b * h, 1 or n, m); projections in slices are refused."""
     if m.pretraining_tp > 1 and m.slow_but_exact:
         raise UnknownLayer(f"{m._about} is not known with slow_but_exact")
-    return a.residual + output
+    alibi = np.asarray(a.alibi).reshape(-1, m.num_heads, *a.alibi.shape[1:]) * m.beta
+    return BIASED(m, mask, scaling=m.inv_norm_factor, position_bias=alibi)
 
 
-def of_bloom(m: Mirror, a: Arguments) -> Any:
-    """ALiBi of all heads of all samples, (b * h, 1 or n, m), apart."""
-    alibi = np.asarray(a.alibi) * m.beta
-    return alibi.reshape(-1, m.num_heads, *alibi.shape[1:])
+def falcon(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
+    """Falcon: without sdpa ALiBi is scaled as the products are; with it, the mask holds ALiBi."""
+    own = {"groups": m.num_heads // m.num_kv_heads}
+    if m.config._attn_implementation == "sdpa" and not a.output_attentions:
+        return sdpa(m, mask, scaling=m.head_dim**-0.5, shape=shape) | own
+    alibi = None if a.alibi is None else a.alibi.reshape(-1, m.num_heads, 1, shape[1]) * m.inv_norm_factor
+    return BIASED(m, mask, scaling=m.head_dim**-0.5, position_bias=alibi) | own
 
 
-def before_blt(m: Mirror, a: Arguments) -> dict[str, Any]:
-    """BLT: tokens and memory are normalised before they are projected."""
-    return {
-        "hidden_states": m.q_norm(a.hidden_states),
-        "cross_attention_states": m.k_norm(a.cross_attention_states),
-    }
-
-
-def falcon(m: Mirror, w: Any) -> Any:
+def of_falcon(m: Mirror, w: Any) -> Any:
     """Of each head of keys its queries, its key and its value; or all queries, and one key and value."""
     if w is None:
         return None, None, None
-    if not m.new_decoder_architecture and not m.multi_query:
-        return of_each_head()(m, w)
-    heads = m.num_kv_heads if m.new_decoder_architecture else 1
+    heads = m.num_kv_heads if m.new_decoder_architecture else 1 if m.multi_query else m.num_heads
     apart = w.reshape(*w.shape[:-1], heads, -1, m.head_dim)
     return tuple(x.reshape(*w.shape[:-1], -1) for x in (apart[..., :-2, :], apart[..., -2, :], apart[..., -1, :]))
 
 
-class Falcon(Dense):
-    """A reading of Falcon, which attends by its own lines, with ALiBi or turned heads."""
+def gpt(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
+    """GPT: scores of later tokens are -10000, even weights where the mask hides all others. In ImageGPT they are lower.
 
-    def _scores(self, m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
-        scale, groups = m.head_dim**-0.5, m.num_heads // m.num_kv_heads
-        if m.config._attn_implementation == "sdpa" and not a.output_attentions:
-            return sdpa(m, mask, scaling=scale, shape=shape) | {"groups": groups}
-        alibi = None if a.alibi is None else np.asarray(a.alibi).reshape(-1, m.num_heads, 1, shape[1])
-        alibi = None if alibi is None else alibi * m.inv_norm_factor
-        return eager(takes=("position_bias",))(m, mask, scaling=scale, position_bias=alibi) | {"groups": groups}
-
-
-class Seen(Dense):
-    """A reading whose `seen` says who sees whom, of the arguments, the mask and the numbers of queries and keys."""
-
-    def __init__(self, projections: str, seen: Callable[..., Any], **options: Any) -> None:
-        super().__init__(projections, turn=None, inline=True, **options)
-        self.seen = seen
-
-    def _scores(self, m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
-        return super()._scores(m, a, mask, shape) | {"mask": self.seen(m, a, mask, shape)}
-
-
-def earlier(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> Any:
-    """GPT: scores of later tokens are so low that they are no weight, where a query sees any of the others."""
+    ImageGPT's scale may be left out, and fall with the number of the layer.
+    """
+    refuse(m, "is_cross_attention")
+    d = m.split_size // m.get("n_head", m.get("num_heads"))
+    scale = d**-0.5 if m.get("scale", m.get("scale_attn_weights")) else 1.0
+    scale = scale / (m.layer_idx + 1) if m.get("scale_attn_by_inverse_layer_idx") else scale
     visible = own_causal(m, shape)
-    if mask is not None and not (visible & (np.asarray(mask) > -1e3)).any(axis=-1).all():
-        raise UnknownLayer(f"{m._about} is not known where the mask hides all keys that a query may see")
-    return visible
+    shown = np.asarray(0.0 if mask is None else mask) > -1e3
+    alone = ~(visible & shown).any(axis=-1, keepdims=True)
+    if alone.any():
+        visible, scale = np.where(alone, shown, visible), np.where(alone, 0.0, scale)
+        if not visible.any(axis=-1).all() or m.get("n_head") is None:
+            raise UnknownLayer(f"{m._about} is not known where the mask hides all keys that a query may see")
+    return eager()(m, mask, scaling=scale) | {"mask": visible}
 
 
-def of_cpmant(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> Any:
+def cpmant(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
     """CPM-Ant: a query that sees nothing has the output of zeros."""
     if m.softmax.dim != -1:
         raise UnknownLayer(f"{m._about} is a softmax over another axis than the keys")
-    return np.asarray(a.attention_mask).reshape(-1, 1, *shape) != 0
+    visible = np.asarray(mask).reshape(-1, 1, *shape) != 0
+    return BIASED(m, None, position_bias=np.asarray(a.position_bias)) | {"mask": visible}
 
 
-def imagegpt_scale(m: Mirror, a: Arguments) -> float:
-    """ImageGPT: the scale may be left out, and fall with the number of the layer."""
-    refuse(m, "is_cross_attention")
-    scale = m.head_dim**-0.5 if m.scale_attn_weights else 1.0
-    return scale / (m.layer_idx + 1) if m.scale_attn_by_inverse_layer_idx else scale
+def before_blt(m: Mirror, a: Arguments) -> dict[str, Any]:
+    """BLT: tokens and memory are normalised before they are projected."""
+    memory = m.k_norm(a.cross_attention_states)
+    return {"hidden_states": m.q_norm(a.hidden_states), "cross_attention_states": memory}
 
 
 def llama4_factor(m: Mirror, a: Arguments) -> Any:
@@ -171,22 +150,19 @@ def zamba(m: Mirror, a: Arguments) -> Any:
             masked(a), w_in[:, places], w_mixed=m.x_proj_weight[head].swapaxes(0, 1),
             w_step=m.dt_proj_weight[head].swapaxes(0, 1), b_step=m.dt_proj_bias[head], log_rate=m.A_log[head],
             skip=m.D[head], w_output=w_output[own], b_in=None if b_in is None else b_in[places],
-            visible=visible_of(a), **of_head,
+            visible=visible_of(a), **of_head
         )  # fmt: skip
         output = made if output is None else made + output
     return output
 
 
-NORMS = "q_layernorm k_layernorm"
+NORMS: dict[str, Any] = {"norms": "q_layernorm k_layernorm", "norm_if": lambda m, _: m.qk_layernorm}
+QKVO, FUSED = "q_proj k_proj v_proj o_proj", "query_key_value dense"
 READINGS = {
-    "5baf358535": Dense("q_proj k_proj v_proj dense", norms=NORMS, norm_if=lambda m, _: m.qk_layernorm),  # Phi
-    "1ce62033c6": Dense(  # Persimmon
-        "query_key_value dense", layout=of_each_head(), norms=NORMS, norm_if=lambda m, _: m.qk_layernorm
-    ),
+    "5baf358535": Dense("q_proj k_proj v_proj dense", **NORMS),  # Phi
+    "1ce62033c6": Dense(FUSED, layout=of_each_head(), **NORMS),  # Persimmon
     "6c96dd434d": Dense(  # DBRX
-        "Wqkv out_proj",
-        layout=grouped(lambda m: (m.hidden_size, m.num_key_value_heads * m.head_dim)),
-        clip="clip_qkv",
+        "Wqkv out_proj", layout=grouped(lambda m: (m.hidden_size, m.num_key_value_heads * m.head_dim)), clip="clip_qkv"
     ),
     "25cb6db14d": Dense(memory="encoder_hidden_states", turn=None, softcap="attn_logit_softcapping"),  # T5Gemma
     "02530e1f89": Dense(  # T5Gemma 2
@@ -214,31 +190,22 @@ READINGS = {
         turn_if=lambda m, a: a.key_value_states is None,
         is_causal=lambda m, a: m.is_causal and a.attention_mask is None,
     ),
-    "8b53e7c4bf": Around(
-        memory="cross_attention_states", turn=None, before=before_blt, after=lambda m, a, x: x + a.hidden_states
+    "8b53e7c4bf": Own(  # BLT
+        QKVO, memory="cross_attention_states", turn=None, before=before_blt, after=lambda m, a, x: x + a.hidden_states
     ),
-    "7ba4d5ded7": Around(
-        "query_key_value dense",
-        layout=of_each_head(),
-        turn=None,
-        inline=True,
-        scale="inv_norm_factor",
-        position_bias=of_bloom,
-        after=with_residual,
+    "7ba4d5ded7": Own(
+        FUSED, layout=of_each_head(), turn=None, scores=bloom, after=lambda m, a, output: a.residual + output
     ),
-    "ddba70cfa8": Falcon("query_key_value dense", layout=falcon, turn_if=lambda m, a: a.alibi is None),
-    "09031667ab": Seen(
-        "c_attn c_proj", earlier, layout=thirds, heads="n_head", x="x", scale=lambda m, a: None if m.scale else 1.0
-    ),
-    "b430082e55": Seen(  # CPM-Ant
+    "ddba70cfa8": Own(FUSED, layout=of_falcon, turn_if=lambda m, a: a.alibi is None, scores=falcon),
+    "09031667ab": Own("c_attn c_proj", layout=thirds, heads="n_head", x="x", turn=None, scores=gpt),
+    "184e46e964": Own("c_attn c_proj", layout=thirds, turn=None, scores=gpt, refused="encoder_hidden_states"),
+    "b430082e55": Own(
         "project_q project_k project_v attention_out",
-        of_cpmant,
         size="dim_head",
         x="hidden_q",
         memory="hidden_kv",
-        mask=None,
-        scale=None,
-        position_bias=lambda m, a: a.position_bias,
+        turn=None,
+        scores=cpmant,
     ),
     "1556363789": Dense(  # Llama 4
         turn="apply_rotary_emb",
@@ -251,9 +218,6 @@ READINGS = {
     ),
     "d5c8651dcd": Moshi(
         positions=lambda m, a: m.rotary_emb(None, a.position_ids), turn_if=lambda m, _: m.has("rotary_emb")
-    ),
-    "184e46e964": Seen(  # ImageGPT
-        "c_attn c_proj", earlier, layout=thirds, scale=imagegpt_scale, refused="encoder_hidden_states"
     ),
     "139413874e": zamba,
 }
