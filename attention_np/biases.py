@@ -128,12 +128,12 @@ class _OfDuals(Bias):
 
     def term(self, operands: Operands) -> Array:
         values = Operands(*map(value_of, operands))
-        return dual(self.of.term(values), self.of.with_array(self.d_array).term(values))  # (biases.4)
+        return dual(self.of.term(values), self.of.with_array(self.d_array).term(values))  # (biases.17)
 
     def gradients(self, d_scores: Array, operands: Operands) -> OfBlock:
         values = Operands(*map(value_of, operands))
         of_value, of_tangent = (self.of.gradients(part(d_scores), values) for part in (value_of, velocity_or_zero))
-        return OfBlock(dual(of_value.array, of_tangent.array))  # (biases.26)
+        return OfBlock(dual(of_value.array, of_tangent.array))  # (biases.30)
 
 
 def terms_of(bias: Any) -> list[Any]:
@@ -154,7 +154,7 @@ def term(bias: Any, operands: Operands) -> Array | None:
     """What a bias, or a list of them, adds to a block of scores; broadcasts to (..., b, c)."""
     operands = _narrow(operands)
     terms = [x.term(operands) if isinstance(x, Bias) else x for x in terms_of(bias)]
-    total = added(*terms)  # (..., b, c) (biases.29)
+    total = added(*terms)  # (..., b, c) (biases.12)
     if len(terms) > 1 and total is not None and not is_finite(total):  # minus infinity hides, whatever is beside it
         hidden = reduce(np.logical_or, [value_of(x).real == -np.inf for x in terms])
         total = np.where(hidden, -np.inf, total)
@@ -164,7 +164,7 @@ def term(bias: Any, operands: Operands) -> Array | None:
 def gradients(bias: Any, d_scores: Array, operands: Operands) -> OfBlock:
     """What a block contributes to the gradients of a bias, or of each in a list, and of what these read."""
     if isinstance(bias, list):
-        of_each = [gradients(one, d_scores, operands) for one in bias]  # (biases.30)
+        of_each = [gradients(one, d_scores, operands) for one in bias]  # (biases.15)
         arrays, *of_operands = zip(*of_each, strict=True) if of_each else ((), (), (), ())
         return OfBlock([x.copy() if x is d_scores else x for x in arrays], *(added(*x) for x in of_operands))
     if isinstance(bias, Bias):
@@ -223,7 +223,7 @@ def _spread(values: Array, rows: slice, columns: slice) -> Array:
     n, m = rows.stop - rows.start, columns.stop - columns.start
     if n == 0 or m == 0:
         return np.zeros((*values.shape[:-1], n, m), values.dtype)
-    view: Array = np.lib.stride_tricks.sliding_window_view(values, m, axis=-1)[..., ::-1, :]  # (biases.6)
+    view: Array = np.lib.stride_tricks.sliding_window_view(values, m, axis=-1)[..., ::-1, :]  # (biases.2)
     return view
 
 
@@ -334,10 +334,10 @@ class _ByDistance(_Distances, _Lookup):
         return _spread(self.rows_of(self.of(rows, columns)), rows, columns)
 
     def spread(self, values: Array, rows: slice, columns: slice) -> Array:
-        return _spread(values[..., self.rows_of(self.of(rows, columns))], rows, columns)  # (biases.6)
+        return _spread(values[..., self.rows_of(self.of(rows, columns))], rows, columns)  # (biases.2)
 
     def sums(self, x: Array, rows: slice, columns: slice, size: int) -> Array:
-        of_distances = _by_distance(x).sum(axis=-2)  # (..., d) (biases.7)
+        of_distances = _by_distance(x).sum(axis=-2)  # (..., d) (biases.18)
         return _grouped(of_distances, self.rows_of(self.of(rows, columns)), size)
 
     def sums_of_each(self, x: Array, rows: slice, columns: slice, size: int) -> Array:
@@ -368,13 +368,13 @@ class _Table(Bias):
 
     def block(self, rows: slice, columns: slice, query: Array) -> Array:
         del query
-        return self.lookup.spread(self.array.T, rows, columns)  # (heads, b, c) (biases.9)
+        return self.lookup.spread(self.array.T, rows, columns)  # (heads, b, c) (biases.4)
 
     def backward(self, d_scores: Array, rows: slice, columns: slice, query: Array) -> Array:
         del query
         heads = self.shape[:0:-1]
         d_scores = sum_to(d_scores, (*heads, *d_scores.shape[-2:]))
-        d_table: Array = self.lookup.sums(d_scores, rows, columns, len(self.array)).T  # (r, heads) (biases.10)
+        d_table: Array = self.lookup.sums(d_scores, rows, columns, len(self.array)).T  # (r, heads) (biases.16)
         return d_table
 
 
@@ -404,36 +404,36 @@ class _Products(Bias):
         return replace(self, lookup=self.lookup.within(rows, columns))
 
     def with_tangent(self, d_array: Array) -> Bias:
-        return self.with_array(dual(self.array, d_array))  # (biases.17, biases.27, biases.28)
+        return self.with_array(dual(self.array, d_array))  # (biases.23, biases.31, biases.32)
 
     def block(self, rows: slice, columns: slice, query: Array) -> Array:
-        products = query @ transposed(self.array)  # (..., b, r) (biases.12)
-        return _picked(products, self.lookup.index(rows, columns))  # (..., b, c) (biases.13)
+        products = query @ transposed(self.array)  # (..., b, r) (biases.6)
+        return _picked(products, self.lookup.index(rows, columns))  # (..., b, c) (biases.7)
 
     def term(self, operands: Operands) -> Array:
         rows, columns, query, key, scale = operands
         if self.of == "query":
             return self.block(rows, columns, query)
-        products = key @ transposed(self.array)  # (..., c, r) (biases.31)
+        products = key @ transposed(self.array)  # (..., c, r) (biases.8)
         picked = transposed(_picked(products, self.lookup.transposed().index(columns, rows)))
-        term: Array = picked * scale  # (..., b, c) (biases.32)
+        term: Array = picked * scale  # (..., b, c) (biases.9)
         return term
 
     def gradients(self, d_scores: Array, operands: Operands) -> OfBlock:
         rows, columns, query, key, scale = operands
         if self.of == "query":
-            d_products = _sums_of_each(d_scores, self.lookup, rows, columns, self.shape[-2])  # (..., b, r) (biases.14)
-            d_array = backward_product(transposed(d_products), query)  # (..., r, d_k) (biases.15)
-            d_query = backward_product(d_products, self.array)  # (..., b, d_k) (biases.16)
+            d_products = _sums_of_each(d_scores, self.lookup, rows, columns, self.shape[-2])  # (..., b, r) (biases.20)
+            d_array = backward_product(transposed(d_products), query)  # (..., r, d_k) (biases.21)
+            d_query = backward_product(d_products, self.array)  # (..., b, d_k) (biases.22)
             return OfBlock(sum_to(d_array, self.shape), query=d_query)
         # forward was picked * scale, where products are of keys
         d_picked, lookup = transposed(backward_times(d_scores, scale)), self.lookup.transposed()  # (..., c, b)
-        d_products = _sums_of_each(d_picked, lookup, columns, rows, self.shape[-2])  # (..., c, r) (biases.33)
-        d_array = backward_product(transposed(d_products), key)  # (..., r, d_k) (biases.34)
-        d_key, d_scale = backward_product(d_products, self.array), None  # (..., c, d_k) (biases.35)
+        d_products = _sums_of_each(d_picked, lookup, columns, rows, self.shape[-2])  # (..., c, r) (biases.24)
+        d_array = backward_product(transposed(d_products), key)  # (..., r, d_k) (biases.25)
+        d_key, d_scale = backward_product(d_products, self.array), None  # (..., c, d_k) (biases.26)
         if is_row_scale(scale):
             picked = self.term(operands._replace(scale=1))
-            d_scale = backward_times(d_scores, picked).sum(axis=-1, keepdims=True)  # (..., b, 1) (biases.36)
+            d_scale = backward_times(d_scores, picked).sum(axis=-1, keepdims=True)  # (..., b, 1) (biases.27)
         return OfBlock(sum_to(d_array, self.shape), key=d_key, scale=d_scale)
 
 
@@ -465,14 +465,14 @@ class _Alibi(Bias):
     def block(self, rows: slice, columns: slice, query: Array) -> Array:
         del query
         slopes: Array = self.array[..., None]
-        values = -slopes * np.abs(self.distances.of(rows, columns)).astype(self.dtype)  # (..., d) (biases.5)
+        values = -slopes * np.abs(self.distances.of(rows, columns)).astype(self.dtype)  # (..., d) (biases.1)
         return _spread(values, rows, columns)
 
     def backward(self, d_scores: Array, rows: slice, columns: slice, query: Array) -> Array:
         del query
-        of_distances = _by_distance(d_scores).sum(axis=-2)  # (..., d) (biases.7)
+        of_distances = _by_distance(d_scores).sum(axis=-2)  # (..., d) (biases.18)
         sizes = np.abs(self.distances.of(rows, columns)).astype(of_distances.dtype)
-        return sum_to(-(of_distances * sizes).sum(axis=-1), self.shape)  # (biases.8)
+        return sum_to(-(of_distances * sizes).sum(axis=-1), self.shape)  # (biases.19)
 
 
 def alibi(slopes: npt.ArrayLike) -> Bias:
@@ -818,20 +818,20 @@ class _Forgetting(Bias):
         del query
         queries, keys = self._places(rows, columns)
         # What is rounded off a long sum would be off each of its differences, so a second number keeps it.
-        wide = np.cumsum(self.array, axis=-1, dtype=WIDER[self.dtype.kind])  # (..., L) (biases.18)
+        wide = np.cumsum(self.array, axis=-1, dtype=WIDER[self.dtype.kind])  # (..., L) (biases.10)
         sums = wide.astype(self.dtype)
         rest = (wide - sums).astype(self.dtype)
         one, other = (x[..., queries, None] - x[..., None, keys] for x in (sums, rest))
-        differences: Array = one + other  # (..., b, c) (biases.19)
+        differences: Array = one + other  # (..., b, c) (biases.11)
         return differences
 
     def backward(self, d_scores: Array, rows: slice, columns: slice, query: Array) -> Array:
         del query
         queries, keys = self._places(rows, columns)
         d_sums = np.zeros((*d_scores.shape[:-2], self.shape[-1]), d_scores.dtype)
-        d_sums[..., queries] += d_scores.sum(axis=-1)  # (biases.20)
-        d_sums[..., keys] -= d_scores.sum(axis=-2)  # (biases.20)
-        return sum_to(d_sums[..., ::-1].cumsum(axis=-1)[..., ::-1], self.shape)  # (biases.21)
+        d_sums[..., queries] += d_scores.sum(axis=-1)  # (biases.28)
+        d_sums[..., keys] -= d_scores.sum(axis=-2)  # (biases.28)
+        return sum_to(d_sums[..., ::-1].cumsum(axis=-1)[..., ::-1], self.shape)  # (biases.29)
 
 
 def forgetting(log_f: npt.ArrayLike) -> Bias:

@@ -169,7 +169,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
     What comes in for a pair that is hidden is ignored, and an entry that is exactly zero contributes nothing.
     """
-    visible = d_output if cache.mask is None else np.where(cache.mask, d_output, 0)  # (..., n, m) (indexer.14)
+    visible = d_output if cache.mask is None else np.where(cache.mask, d_output, 0)  # (..., n, m) (indexer.18)
     d_scores = visible[..., None, :, :]  # (..., 1, n, m)
 
     # forward was scores = the sum over heads of weights * activated
@@ -190,9 +190,9 @@ def jvp(
     cache: Cache, *, query: Tangent = None, key: Tangent = None, weights: Tangent = None
 ) -> tuple[Array, tuple[Array, ...]]:
     """Forward mode: how the output, (..., n, m), moves when the inputs move along a tangent; not where it is hidden."""
-    d_products = multiplied(query, cache.key, cache.scale) + multiplied(cache.query, key, cache.scale)  # (indexer.11)
-    d_activated = np.where(cache.activated != 0, d_products, 0)  # (..., h, n, m) (indexer.12)
-    # (..., n, m) (indexer.13)
+    d_products = multiplied(query, cache.key, cache.scale) + multiplied(cache.query, key, cache.scale)  # (indexer.12)
+    d_activated = np.where(cache.activated != 0, d_products, 0)  # (..., h, n, m) (indexer.13)
+    # (..., n, m) (indexer.14)
     d_scores = (weights[..., None] * cache.activated + cache.weights[..., None] * d_activated).sum(axis=-3)
     return d_scores if cache.mask is None else np.where(cache.mask, d_scores, 0), (d_scores,)
 

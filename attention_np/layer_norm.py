@@ -139,10 +139,10 @@ def normalise(
     x: Array, gain: Array | None, b: Array | None, epsilon: float, axis: tuple[int, ...]
 ) -> tuple[Array, Cache, tuple[Array]]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    centred = x - mean(x, axis)  # (..., d) (layer-norm.1, layer-norm.24)
+    centred = x - mean(x, axis)  # (..., d) (layer-norm.1, layer-norm.21)
     # (layer-norm.2, layer-norm.3)
     scaled, of_centred = rms_norm.normalise.mathematics(centred, gain, epsilon, axis)  # (..., d)
-    output = scaled if b is None else scaled + b  # (..., d) (layer-norm.4, layer-norm.25)
+    output = scaled if b is None else scaled + b  # (..., d) (layer-norm.4, layer-norm.23)
     return output, Cache(x=x, gain=gain, b=b, centred=of_centred, output_shape=output.shape), (centred,)
 
 
@@ -152,8 +152,8 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     # forward was output = the centred row over its deviation, times gain, plus b (layer-norm.8, layer-norm.9)
     of_centred, intermediates = rms_norm.backward.mathematics(d_output, cache.centred)  # (layer-norm.10)
     # forward was centred = x - mean(x), a projection that is its own transpose
-    d_x = of_centred.x - mean(of_centred.x, cache.centred.axis)  # (..., d) (layer-norm.11, layer-norm.27)
-    # summed over what was broadcast (layer-norm.12, layer-norm.26)
+    d_x = of_centred.x - mean(of_centred.x, cache.centred.axis)  # (..., d) (layer-norm.11, layer-norm.25)
+    # summed over what was broadcast (layer-norm.12, layer-norm.24)
     return Gradients(x=d_x, gain=of_centred.gain, b=d_output), (of_centred.x, *intermediates)
 
 

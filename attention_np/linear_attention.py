@@ -323,23 +323,23 @@ def step(token: Tokens, state: Array) -> Step:
     """What a token makes of the state before it."""
     decayed, missing, said = state, token.value, None
     if token.log_decay is not None:  # where it is zero, nothing is left, not even NaN
-        decayed = backward_times(token.decay, state)  # (..., d_k, d_v) (linear-attention.10)
+        decayed = backward_times(token.decay, state)  # (..., d_k, d_v) (linear-attention.6)
     if token.beta is not None:
-        missing = token.value - _read(decayed, token.key)  # (..., d_v) (linear-attention.11)
-    written = missing if token.beta is None else token.beta * missing  # (..., d_v) (linear-attention.12)
-    behind = decayed + token.key[..., :, None] * written[..., None, :]  # (..., d_k, d_v) (linear-attention.13)
+        missing = token.value - _read(decayed, token.key)  # (..., d_v) (linear-attention.7)
+    written = missing if token.beta is None else token.beta * missing  # (..., d_v) (linear-attention.8)
+    behind = decayed + token.key[..., :, None] * written[..., None, :]  # (..., d_k, d_v) (linear-attention.9)
     if token.probe is not None:
-        said = _read(state, token.probe)  # (..., d_v) (linear-attention.74)
-        behind = behind + token.response[..., :, None] * said[..., None, :]  # (..., d_k, d_v) (linear-attention.75)
+        said = _read(state, token.probe)  # (..., d_v) (linear-attention.51)
+        behind = behind + token.response[..., :, None] * said[..., None, :]  # (..., d_k, d_v) (linear-attention.52)
     return Step(state, decayed, missing, written, said, _unless_hidden(token, behind, state))
 
 
 def read_out(token: Tokens, now: Step) -> Array:
     """What the query of a token reads, (..., d_v), before the scale."""
     if token.bonus is None:
-        return _read(now.state, token.query)  # (linear-attention.14)
+        return _read(now.state, token.query)  # (linear-attention.10)
     own = (token.query * (token.bonus * token.key)).sum(axis=-1, keepdims=True)  # (..., 1)
-    read: Array = _read(now.before, token.query) + own * token.value  # (linear-attention.84)
+    read: Array = _read(now.before, token.query) + own * token.value  # (linear-attention.64)
     return read
 
 
@@ -352,9 +352,9 @@ def step_by_step(tokens: Tokens, state: Array, scale: Any, chunk_size: int | Non
             token = tokens.at(t)
             now = step(token, state)
             state = now.state
-            outputs.append(scale * read_out(token, now))  # (..., d_v) (linear-attention.14, linear-attention.84)
+            outputs.append(scale * read_out(token, now))  # (..., d_v) (linear-attention.10, linear-attention.64)
     output = hidden_as_zero(_stacked(outputs, state.sum(axis=-2), -2), tokens.mask)
-    return output, _stacked(states, state, -3), state.copy()  # (linear-attention.15)
+    return output, _stacked(states, state, -3), state.copy()  # (linear-attention.11)
 
 
 @passes.backward
@@ -389,47 +389,47 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
     """
     # forward was output = scale * state^T @ query; with a bonus the state before
     source = now.state if token.bonus is None else now.before
-    d_query = scale * _row_times(d_output, transposed(source))  # (..., d_k) (linear-attention.19, linear-attention.86)
+    d_query = scale * _row_times(d_output, transposed(source))  # (..., d_k) (linear-attention.15, linear-attention.66)
     d_source = scale * _outer(token.query, d_output)  # (..., d_k, d_v)
     if token.bonus is None:
-        d_state = d_state + d_source  # (linear-attention.21, linear-attention.24, linear-attention.33)
+        d_state = d_state + d_source  # (linear-attention.17, linear-attention.20, linear-attention.29)
 
     # forward was state = decayed + key @ written^T
-    d_written = _times_column(transposed(d_state), token.key)  # (..., d_v) (linear-attention.22)
-    d_key = _times_column(d_state, now.written)  # (..., d_k) (linear-attention.29)
+    d_written = _times_column(transposed(d_state), token.key)  # (..., d_v) (linear-attention.18)
+    d_key = _times_column(d_state, now.written)  # (..., d_k) (linear-attention.25)
     d_value, d_decayed = d_written, d_state
     d_beta = d_log_decay = d_probe = d_response = d_bonus = None
 
     if token.beta is not None:
         # forward was written = beta * missing, missing = value - decayed^T @ key
-        d_beta = backward_times(d_written, now.missing).sum(axis=-1, keepdims=True)  # (..., 1) (linear-attention.28)
-        d_value = backward_times(d_written, token.beta)  # (..., d_v) (linear-attention.27)
-        d_key = d_key - _row_times(d_value, transposed(now.decayed))  # (linear-attention.29)
-        d_decayed = d_state - _outer(token.key, d_value)  # (..., d_k, d_v) (linear-attention.23)
+        d_beta = backward_times(d_written, now.missing).sum(axis=-1, keepdims=True)  # (..., 1) (linear-attention.24)
+        d_value = backward_times(d_written, token.beta)  # (..., d_v) (linear-attention.23)
+        d_key = d_key - _row_times(d_value, transposed(now.decayed))  # (linear-attention.25)
+        d_decayed = d_state - _outer(token.key, d_value)  # (..., d_k, d_v) (linear-attention.19)
 
     d_before = d_decayed
     if token.log_decay is not None:
         # forward was decayed = exp(log_decay) * state before
         d_log_decay = _of_decays(backward_times(d_decayed, now.decayed), token)
-        # (..., d_k, d_v) (linear-attention.24, linear-attention.25)
+        # (..., d_k, d_v) (linear-attention.20, linear-attention.21)
         d_before = backward_times(d_decayed, token.decay)
 
     if token.probe is not None:
         # forward was state += response @ said^T, said = (state before)^T @ probe
-        d_said = _times_column(transposed(d_state), token.response)  # (..., d_v) (linear-attention.76)
-        d_response = _times_column(d_state, now.said)  # (..., d_k) (linear-attention.79)
-        d_probe = _row_times(d_said, transposed(now.before))  # (..., d_k) (linear-attention.80)
-        d_before = d_before + _outer(token.probe, d_said)  # (..., d_k, d_v) (linear-attention.77)
+        d_said = _times_column(transposed(d_state), token.response)  # (..., d_v) (linear-attention.56)
+        d_response = _times_column(d_state, now.said)  # (..., d_k) (linear-attention.59)
+        d_probe = _row_times(d_said, transposed(now.before))  # (..., d_k) (linear-attention.60)
+        d_before = d_before + _outer(token.probe, d_said)  # (..., d_k, d_v) (linear-attention.57)
 
     if token.bonus is not None:
         # forward was output = scale * ((state before)^T @ query + sum(query * bonus * key) * value)
         d_own = scale * backward_times(d_output, token.value).sum(axis=-1, keepdims=True)  # (..., 1)
         own = (token.query * (token.bonus * token.key)).sum(axis=-1, keepdims=True)  # (..., 1)
-        d_query = d_query + backward_times(d_own, token.bonus * token.key)  # (linear-attention.86)
-        d_key = d_key + backward_times(d_own, token.bonus * token.query)  # (linear-attention.87)
-        d_value = d_value + scale * backward_times(d_output, own)  # (linear-attention.88)
-        d_bonus = backward_times(d_own, token.query * token.key)  # (..., d_k) (linear-attention.89)
-        d_before = d_before + d_source  # (linear-attention.85)
+        d_query = d_query + backward_times(d_own, token.bonus * token.key)  # (linear-attention.66)
+        d_key = d_key + backward_times(d_own, token.bonus * token.query)  # (linear-attention.67)
+        d_value = d_value + scale * backward_times(d_output, own)  # (linear-attention.68)
+        d_bonus = backward_times(d_own, token.query * token.key)  # (..., d_k) (linear-attention.69)
+        d_before = d_before + d_source  # (linear-attention.65)
     return Tokens(d_query, d_key, d_value, d_log_decay, d_beta, d_probe, d_response, d_bonus), d_before
 
 
@@ -437,7 +437,7 @@ def _gradients(d_tokens: Tokens, d_state: Array, tokens: Tokens) -> Gradients:
     """Of the arrays as the op takes them."""
     d = d_tokens.each(lambda x: hidden_as_zero(x, tokens.mask))
     d_beta = None if d.beta is None else d.beta[..., 0]
-    d_bonus = None if d.bonus is None else d.bonus.sum(axis=-2)  # (linear-attention.89)
+    d_bonus = None if d.bonus is None else d.bonus.sum(axis=-2)  # (linear-attention.69)
     return Gradients(d.query, d.key, d.value, d.log_decay, d_beta, d_state, d.probe, d.response, d_bonus)
 
 
@@ -464,7 +464,7 @@ def jvp(
         now, d_before = step(token, state), d_state
         state, d_state = now.state, step_tangent(token, d_token, now, d_before)
         d_read = read_out_tangent(token, d_token, now, d_before, d_state)
-        d_outputs.append(cache.scale * d_read)  # (..., d_v) (linear-attention.38)
+        d_outputs.append(cache.scale * d_read)  # (..., d_v) (linear-attention.34)
     output = hidden_as_zero(_stacked(d_outputs, d_state.sum(axis=-2), -2), tokens.mask)
     return {"output": output, "final_state": d_state.copy()}
 
@@ -473,19 +473,19 @@ def step_tangent(token: Tokens, d_token: Tokens, now: Step, d_before: Array) -> 
     """The tangent of the state behind a token, from those of the token and of the state before it."""
     d_decayed, d_written = d_before, d_token.value
     if token.log_decay is not None:
-        # (..., d_k, d_v) (linear-attention.35)
+        # (..., d_k, d_v) (linear-attention.31)
         d_decayed = backward_times(token.decay, d_before + d_token.log_decay[..., None] * now.before)
     if token.beta is not None:
-        # (..., d_v) (linear-attention.36)
+        # (..., d_v) (linear-attention.32)
         d_missing = d_token.value - _read(d_decayed, token.key) - _read(now.decayed, d_token.key)
-        d_written = d_token.beta * now.missing + token.beta * d_missing  # (..., d_v) (linear-attention.36)
+        d_written = d_token.beta * now.missing + token.beta * d_missing  # (..., d_v) (linear-attention.32)
     of_key = d_token.key[..., :, None] * now.written[..., None, :]  # (..., d_k, d_v)
-    # (..., d_k, d_v) (linear-attention.34, linear-attention.37)
+    # (..., d_k, d_v) (linear-attention.30, linear-attention.33)
     d_behind = d_decayed + of_key + token.key[..., :, None] * d_written[..., None, :]
     if token.probe is not None:
-        d_said = _read(d_before, token.probe) + _read(now.before, d_token.probe)  # (..., d_v) (linear-attention.81)
+        d_said = _read(d_before, token.probe) + _read(now.before, d_token.probe)  # (..., d_v) (linear-attention.62)
         of_response = d_token.response[..., :, None] * now.said[..., None, :]  # (..., d_k, d_v)
-        # (..., d_k, d_v) (linear-attention.82)
+        # (..., d_k, d_v) (linear-attention.63)
         d_behind = d_behind + of_response + token.response[..., :, None] * d_said[..., None, :]
     return _unless_hidden(token, d_behind, d_before)
 
@@ -493,12 +493,12 @@ def step_tangent(token: Tokens, d_token: Tokens, now: Step, d_before: Array) -> 
 def read_out_tangent(token: Tokens, d_token: Tokens, now: Step, d_before: Array, d_state: Array) -> Array:
     """The tangent of what the query of a token reads, (..., d_v), before the scale."""
     if token.bonus is None:
-        return _read(d_state, token.query) + _read(now.state, d_token.query)  # (linear-attention.38)
+        return _read(d_state, token.query) + _read(now.state, d_token.query)  # (linear-attention.34)
     of_key, d_of_key = token.bonus * token.key, token.bonus * d_token.key + d_token.bonus * token.key  # (..., d_k)
     own = (token.query * of_key).sum(axis=-1, keepdims=True)  # (..., 1)
     d_own = (token.query * d_of_key + d_token.query * of_key).sum(axis=-1, keepdims=True)  # (..., 1)
     d_own_value: Array = own * d_token.value + d_own * token.value  # (..., d_v)
-    return _read(d_before, token.query) + _read(now.before, d_token.query) + d_own_value  # (linear-attention.90)
+    return _read(d_before, token.query) + _read(now.before, d_token.query) + d_own_value  # (linear-attention.70)
 
 
 double_backward = passes.second_derivative(attend, backward)
@@ -547,8 +547,8 @@ def _outer(column: Array, d_row: Array) -> Array:
 
 def _of_decays(of_state: Array, token: Tokens) -> Array:
     """Sums over each row of the state, (..., d_k), or over all of it, (..., 1), if its features decay alike."""
-    of_rows: Array = of_state.sum(axis=-1)  # (linear-attention.30)
-    return of_rows.sum(axis=-1, keepdims=True) if token.log_decay.shape[-1] == 1 else of_rows  # (linear-attention.31)
+    of_rows: Array = of_state.sum(axis=-1)  # (linear-attention.26)
+    return of_rows.sum(axis=-1, keepdims=True) if token.log_decay.shape[-1] == 1 else of_rows  # (linear-attention.27)
 
 
 def _joined(d_tokens: list[Tokens], tokens: Tokens) -> Tokens:

@@ -113,7 +113,7 @@ def padding(lengths: npt.ArrayLike, m: int, *, heads: bool = False) -> Mask:
     counts = as_integers("lengths", lengths)
     if counts.size and not (counts.min() >= 0 and counts.max() <= m):
         raise ValueError(f"lengths must be from 0 to m={m}, not from {counts.min()} to {counts.max()}")
-    return _over_queries(np.arange(m) < counts[..., None], heads)  # (masks.46)
+    return _over_queries(np.arange(m) < counts[..., None], heads)  # (masks.49)
 
 
 def padding_from_tokens(tokens: npt.ArrayLike, pad_id: int, *, heads: bool = False) -> Mask:
@@ -296,7 +296,7 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
     queries = as_integers("query_segments", query_segments, axes=1)
     keys = queries if key_segments is None else as_integers("key_segments", key_segments, axes=1)
     try:
-        same: Mask = queries[..., :, None] == keys[..., None, :]  # (masks.47)
+        same: Mask = queries[..., :, None] == keys[..., None, :]  # (masks.50)
     except ValueError:
         raise ValueError(
             "the leading axes of query_segments and key_segments do not broadcast together "
@@ -369,9 +369,9 @@ def listed(rows: npt.NDArray[np.int64], columns: slice, block_size: int) -> Mask
     blocks = np.zeros((*rows.shape[:-1], count), dtype=np.bool_)
     *of_rows, _ = np.nonzero(inside)
     places = (*of_rows, rows[inside] - first)
-    blocks[places] = True  # (masks.65)
-    own = np.arange(columns.start, columns.stop) // min(block_size, max(columns.stop, 1))  # (columns,) (masks.67)
-    mask: Mask = blocks[..., own - first]  # (masks.68)
+    blocks[places] = True  # (masks.52)
+    own = np.arange(columns.start, columns.stop) // min(block_size, max(columns.stop, 1))  # (columns,) (masks.54)
+    mask: Mask = blocks[..., own - first]  # (masks.55)
     return mask
 
 
@@ -415,7 +415,7 @@ def tree(parents: npt.ArrayLike) -> Mask:
     _lengths(n, None)
     mask = np.zeros((n, n), dtype=np.bool_)
     for nodes, seen in ancestors(parents, np.arange(n)):
-        mask[nodes, seen] = True  # (masks.64)
+        mask[nodes, seen] = True  # (masks.72)
     return mask
 
 
@@ -543,4 +543,4 @@ def visible_pairs(shape: tuple[int, ...], mask: npt.ArrayLike | None, bias: Any,
             hidden = one.real == -np.inf  # (masks.5)
             if hidden.any():
                 together.append(~hidden)
-    return np.atleast_2d(reduce(operator.and_, together)) if together else None  # (masks.49)
+    return np.atleast_2d(reduce(operator.and_, together)) if together else None  # (masks.57)

@@ -348,24 +348,24 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     w, attention = cache.parameters, cache.attention
 
     # forward was output = combined @ w_output + b_output
-    d_combined, d_w_output, d_b_output = affine_gradients(d_output, cache.combined, w.w_output)  # (multi-head.30)
+    d_combined, d_w_output, d_b_output = affine_gradients(d_output, cache.combined, w.w_output)  # (multi-head.29)
 
     # forward was combined = the heads side by side, each attention(q, k, v)
-    d_heads = _split(d_combined, cache.num_heads)  # (..., num_heads, n, d_v) (multi-head.32, multi-head.33)
-    # (multi-head.34, multi-head.35, multi-head.36)
+    d_heads = _split(d_combined, cache.num_heads)  # (..., num_heads, n, d_v) (multi-head.31, multi-head.32)
+    # (multi-head.33, multi-head.34, multi-head.35)
     of_heads, (d_scores, _) = dot_product.backward.mathematics(d_heads, attention)
 
     # forward was q = query @ w_query + b_query, and so on
     d_queries, d_keys, d_values = _of_own_heads(of_heads, cache)
     d_queries, d_query_gain = back_through(cache.query_steps, d_queries)
     d_keys, d_key_gain = back_through(cache.key_steps, d_keys)
-    d_q = _combine(d_queries)  # (..., n, num_heads * d_k) (multi-head.38)
-    d_k = _combine(d_keys)  # (..., m, num_kv_heads * d_k) (multi-head.38)
-    d_v = _combine(d_values)  # (..., m, num_kv_heads * d_v) (multi-head.38)
+    d_q = _combine(d_queries)  # (..., n, num_heads * d_k) (multi-head.37)
+    d_k = _combine(d_keys)  # (..., m, num_kv_heads * d_k) (multi-head.37)
+    d_v = _combine(d_values)  # (..., m, num_kv_heads * d_v) (multi-head.37)
     # each is a linear map, as the one of the output is
-    d_query, d_w_query, d_b_query = affine_gradients(d_q, cache.query, w.w_query)  # (multi-head.40)
-    d_key, d_w_key, d_b_key = affine_gradients(d_k, cache.key, w.w_key)  # (multi-head.41)
-    d_value, d_w_value, d_b_value = affine_gradients(d_v, cache.value, w.w_value)  # (multi-head.42)
+    d_query, d_w_query, d_b_query = affine_gradients(d_q, cache.query, w.w_query)  # (multi-head.38)
+    d_key, d_w_key, d_b_key = affine_gradients(d_k, cache.key, w.w_key)  # (multi-head.39)
+    d_value, d_w_value, d_b_value = affine_gradients(d_v, cache.value, w.w_value)  # (multi-head.40)
 
     d_parameters = Parameters(
         w_query=d_w_query,
@@ -380,7 +380,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
         key_gain=d_key_gain,
         sink=of_heads.sink,
     )
-    # (multi-head.37)
+    # (multi-head.36)
     gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=of_heads.bias)
     return gradients, (d_combined, d_scores, d_q, d_k, d_v)
 
@@ -400,18 +400,18 @@ def jvp(
     The tangent of `parameters` is a `Parameters` of tangents.
     """
     w, d_w, (num_heads, num_kv_heads) = cache.parameters, parameters, cache.heads_of
-    d_q = affine_tangent(cache.query, w.w_query, query, d_w.w_query, d_w.b_query)  # (multi-head.58)
-    d_k = affine_tangent(cache.key, w.w_key, key, d_w.w_key, d_w.b_key)  # (multi-head.58)
-    d_v = affine_tangent(cache.value, w.w_value, value, d_w.w_value, d_w.b_value)  # (multi-head.58)
+    d_q = affine_tangent(cache.query, w.w_query, query, d_w.w_query, d_w.b_query)  # (multi-head.65)
+    d_k = affine_tangent(cache.key, w.w_key, key, d_w.w_key, d_w.b_key)  # (multi-head.65)
+    d_v = affine_tangent(cache.value, w.w_value, value, d_w.w_value, d_w.b_value)  # (multi-head.65)
     d_queries = tangent_through(cache.query_steps, _split(d_q, num_heads), d_w.query_gain)
     d_keys = _repeated(tangent_through(cache.key_steps, _split(d_k, num_kv_heads), d_w.key_gain), num_heads)
     d_values = _repeated(_split(d_v, num_kv_heads), num_heads)
-    # (multi-head.59)
+    # (multi-head.66)
     d_heads, (d_scores,) = dot_product.jvp.mathematics(
         cache.attention, query=d_queries, key=d_keys, value=d_values, bias=bias, sink=d_w.sink
     )
-    d_combined = _combine(d_heads)  # (..., n, num_heads * d_v) (multi-head.60)
-    # (multi-head.60)
+    d_combined = _combine(d_heads)  # (..., n, num_heads * d_v) (multi-head.67)
+    # (multi-head.67)
     d_output: Array = affine_tangent(cache.combined, w.w_output, d_combined, d_w.w_output, d_w.b_output)
     return d_output, (d_scores, d_combined)
 
@@ -419,7 +419,7 @@ def jvp(
 def _repeated(x: Array, num_heads: int) -> Array:
     """Each head of keys or values once for each head of queries that it serves: (..., num_heads, m, d)."""
     group = num_heads // x.shape[-3]
-    return x if group == 1 else x[..., np.arange(num_heads) // group, :, :]  # (multi-head.77)
+    return x if group == 1 else x[..., np.arange(num_heads) // group, :, :]  # (multi-head.57)
 
 
 def _of_own_heads(of_heads: dot_product.Gradients, cache: Cache) -> tuple[Array, Array, Array]:
@@ -435,7 +435,7 @@ def _summed_over_groups(d_x: Array, heads: int) -> Array:
     if d_x.shape[-3] == heads:
         return d_x
     groups = d_x.reshape(*d_x.shape[:-3], heads, d_x.shape[-3] // heads, *d_x.shape[-2:])
-    summed: Array = groups.sum(axis=-3)  # (..., num_kv_heads, m, d) (multi-head.81, multi-head.82)
+    summed: Array = groups.sum(axis=-3)  # (..., num_kv_heads, m, d) (multi-head.61, multi-head.62)
     return summed
 
 

@@ -116,9 +116,9 @@ def forward(
 @passes.forward
 def normalise(x: Array, gain: Array | None, epsilon: Any, axis: tuple[int, ...] = (-1,)) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    rms = root_mean_square(x, epsilon, axis)  # (..., 1) (rms-norm.1, rms-norm.26)
+    rms = root_mean_square(x, epsilon, axis)  # (..., 1) (rms-norm.1, rms-norm.22)
     normalised = x / rms  # (..., d) (rms-norm.2)
-    output = normalised * (1 if gain is None else gain)  # (..., d) (rms-norm.3, rms-norm.27)
+    output = normalised * (1 if gain is None else gain)  # (..., d) (rms-norm.3, rms-norm.24)
     return output, Cache(
         x=x, gain=gain, epsilon=epsilon, axis=axis, rms=rms, normalised=normalised, output_shape=output.shape
     )
@@ -147,13 +147,13 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     normalised, gain = cache.normalised, cache.gain
 
     # forward was output = normalised * gain
-    # (..., d), summed over what was broadcast (rms-norm.11, rms-norm.28)
+    # (..., d), summed over what was broadcast (rms-norm.11, rms-norm.25)
     d_gain = backward_times(d_output, normalised)
     d_normalised = d_output if gain is None else backward_times(d_output, gain)  # (..., d) (rms-norm.10)
 
     # forward was normalised = x / rms, and all of the row is in rms
     part = mean(backward_times(d_normalised, normalised), cache.axis)  # (..., 1) (rms-norm.12)
-    # (..., d) (rms-norm.13, rms-norm.29)
+    # (..., d) (rms-norm.13, rms-norm.26)
     d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)
     return Gradients(x=d_x, gain=d_gain), (d_normalised,)
 
@@ -161,8 +161,8 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None) -> tuple[Array, tuple[Array]]:
     """Forward mode: the tangent of the output, (..., d), from those of the inputs."""
-    d_rms = mean(cache.normalised * x, cache.axis)  # (..., 1) (rms-norm.22)
-    d_normalised = (x - cache.normalised * d_rms) / cache.rms  # (..., d) (rms-norm.15, rms-norm.30)
+    d_rms = mean(cache.normalised * x, cache.axis)  # (..., 1) (rms-norm.18)
+    d_normalised = (x - cache.normalised * d_rms) / cache.rms  # (..., d) (rms-norm.15, rms-norm.27)
     if cache.gain is None:
         return d_normalised, (d_normalised,)
     return d_normalised * cache.gain + cache.normalised * gain, (d_normalised,)  # (..., d) (rms-norm.16)

@@ -162,30 +162,30 @@ def forward(
 @passes.forward
 def turn(x: Array, cos: Array, sin: Array, first: slice, second: slice) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    output = turned(x, cos, sin, first, second)  # (..., n, d) (rotary.5)
+    output = turned(x, cos, sin, first, second)  # (..., n, d) (rotary.6)
     return output, Cache(x=x, cos=cos, sin=sin, first=first, second=second, output_shape=output.shape)
 
 
 def turned(x: Array, cos: Array, sin: Array, first: slice, second: slice) -> Array:
     """Each pair of features turned. For ops."""
     output: Array = x.copy()  # (..., n, d)
-    one, other = x[..., first], x[..., second]  # (..., n, width / 2) (rotary.3)
-    output[..., first] = one * cos - other * sin  # (rotary.4)
-    output[..., second] = one * sin + other * cos  # (rotary.4)
+    one, other = x[..., first], x[..., second]  # (..., n, width / 2) (rotary.4)
+    output[..., first] = one * cos - other * sin  # (rotary.5)
+    output[..., second] = one * sin + other * cos  # (rotary.5)
     return output
 
 
 @passes.backward
 def backward(d_output: Tangent, cache: Cache) -> Gradients:
     """The gradient of a loss with respect to `x`, from that of the output, (..., n, d): turned back."""
-    # (rotary.12, rotary.31)
+    # (rotary.13, rotary.14)
     return Gradients(x=turned(d_output, cache.cos, -cache.sin, cache.first, cache.second))  # (..., n, d)
 
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None) -> Array:
     """Forward mode: the output is linear in `x`, so its tangent is the turned tangent."""
-    return turned(x, cache.cos, cache.sin, cache.first, cache.second)  # (..., n, d) (rotary.15)
+    return turned(x, cache.cos, cache.sin, cache.first, cache.second)  # (..., n, d) (rotary.17)
 
 
 double_backward = passes.second_derivative(turn, backward)
@@ -224,14 +224,14 @@ class Angles(NamedTuple):
         frequencies, amplitude = Scaling(plain) if scaling is None else scaling
         start = d - width if as_flag("trailing", trailing) else 0
         if as_flag("interleaved", interleaved):
-            places = slice(start, start + width, 2), slice(start + 1, start + width, 2)  # (rotary.16)
+            places = slice(start, start + width, 2), slice(start + 1, start + width, 2)  # (rotary.19)
         else:
             places = slice(start, start + width // 2), slice(start + width // 2, start + width)
         sizes = as_sections(sections, arrangement, restart, width)
         if sizes is None:
             return cls(frequencies(base, width), amplitude, *places)
         if restart:
-            speeds = np.concatenate([frequencies(base, 2 * size) for size in sizes])  # (width / 2,) (rotary.39)
+            speeds = np.concatenate([frequencies(base, 2 * size) for size in sizes])  # (width / 2,) (rotary.28)
         else:
             speeds = frequencies(base, width)
         return cls(speeds, amplitude, *places, len(sizes), axes_of_pairs(sizes, arrangement))
@@ -239,9 +239,9 @@ class Angles(NamedTuple):
     def at(self, positions: Array, compute: np.dtype[Any]) -> tuple[Array, Array]:
         """Cosine and sine of the angles at `positions`, (..., n) or (axes, ..., n), each (..., n, width / 2)."""
         of_pairs = positions[..., None] if self.axes is None else np.moveaxis(positions, 0, -1)[..., self.axes]
-        angles = of_pairs.astype(WIDE) * self.frequencies  # (rotary.2, rotary.36)
+        angles = of_pairs.astype(WIDE) * self.frequencies  # (rotary.3, rotary.23)
         real, _ = real_types(compute)
-        amplitude = WIDE(self.amplitude)  # (rotary.24)
+        amplitude = WIDE(self.amplitude)  # (rotary.39)
         return (amplitude * np.cos(angles)).astype(real), (amplitude * np.sin(angles)).astype(real)
 
 
@@ -267,9 +267,9 @@ def as_sections(sections: Sequence[int] | None, arrangement: str, restart: bool,
 def axes_of_pairs(sizes: tuple[int, ...], arrangement: str) -> Array:
     """Whose position each pair turns by, (width / 2,)."""
     if arrangement == "runs":
-        return np.repeat(np.arange(len(sizes)), sizes)  # (rotary.34)
+        return np.repeat(np.arange(len(sizes)), sizes)  # (rotary.21)
     place, axes = np.divmod(np.arange(sum(sizes)), len(sizes))
-    return np.where(place < np.array(sizes)[axes], axes, 0)  # (rotary.40)
+    return np.where(place < np.array(sizes)[axes], axes, 0)  # (rotary.29)
 
 
 def as_positions(

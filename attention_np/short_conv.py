@@ -198,7 +198,7 @@ def backward(d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None) 
     d_tokens = np.zeros((*leading, width - 1 + n, d), tokens.dtype)
     if d_final_state is not None:
         behind = np.where(kept, d_final_state, 0)  # (..., width - 1, d)
-        d_tokens = _placed(behind, n, 0)  # (..., width - 1 + n, d) (short-conv.27, short-conv.28)
+        d_tokens = _placed(behind, n, 0)  # (..., width - 1 + n, d) (short-conv.15, short-conv.16)
 
     # forward was output = the sum over the taps of the tokens in their reach, times w
     d_w = []
@@ -236,9 +236,9 @@ def jvp(
     for tap in range(width):
         place = slice(tap, tap + n)
         term = d_tokens[..., place, :] * cache.w[tap] + tokens[..., place, :] * w[tap]  # (..., n, d)
-        output = output + np.where(reach[tap], term, 0)  # (..., n, d) (short-conv.14)
-    output = output if b is None else output + b  # (..., n, d) (short-conv.14)
-    # (..., width - 1, d) (short-conv.15)
+        output = output + np.where(reach[tap], term, 0)  # (..., n, d) (short-conv.24)
+    output = output if b is None else output + b  # (..., n, d) (short-conv.24)
+    # (..., width - 1, d) (short-conv.25)
     return {"output": output, "final_state": np.where(kept, d_tokens[..., n:, :], 0)}, (output,)
 
 

@@ -124,7 +124,7 @@ def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cach
         logsumexp = dual(of_values.logsumexp, logsumexp_tangent(scores.velocity, of_values))  # (..., 1) (softmax.15)
         return of_values._replace(scores=scores, logsumexp=logsumexp, weights=weights)
     computed = scores.astype(computed_in(scores.dtype), copy=False)
-    # (..., n) (softmax.66)
+    # (..., n) (softmax.61)
     visible = computed if mask is None else np.where(mask, computed, -np.inf)
     largest = visible.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)
     has_limits = not is_finite(largest)
@@ -177,7 +177,7 @@ def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = 
     With `shift`, the entry at the heaviest weight is taken from its row first, which changes nothing but the rounding.
     """
     taken = rows.entry_at(rows.heaviest(weights, axis), vector, axis) if shift else 0
-    above = vector - taken  # (..., n) (softmax.42)
+    above = vector - taken  # (..., n) (softmax.72)
     mean = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
     deviation: Array = weights * (above - mean)  # (..., n) (softmax.23, softmax.32, softmax.37)
     return deviation
@@ -199,11 +199,11 @@ def backward_tangent(
     weights, axis = cache.weights, cache.axis
     place = rows.heaviest(weights, axis)
     above, tangent_above = (rows.above_mean(x, weights, axis, place) for x in (d_weights, scores_tangent))
-    product = above * tangent_above  # (..., n) (softmax.113)
+    product = above * tangent_above  # (..., n) (softmax.85)
     if d_weights_tangent is not None:
-        product = product + d_weights_tangent  # (softmax.114)
+        product = product + d_weights_tangent  # (softmax.86)
     curved = rows.above_mean(product, weights, axis, place)
-    results = above, curved, tangent_above  # (softmax.112, softmax.115)
+    results = above, curved, tangent_above  # (softmax.84, softmax.87)
     for array in results:
         array *= weights
     if all(map(is_finite, results)) and not rows.at_limit(cache).any():

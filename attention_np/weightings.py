@@ -283,14 +283,14 @@ class _OfEach(Weighting):
 
     def of_each(self, scores: Array) -> tuple[Array, Array]:
         """The weights of scores that all take part, and their slopes, (..., m) each."""
-        return KINDS[self.name](scores)  # (weightings.28, weightings.29)
+        return KINDS[self.name](scores)  # (weightings.32, weightings.33)
 
     def weigh(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
         weights, slopes = self.of_each(scores)
         return np.where(visible, weights, 0), Slopes(slopes, shares=None)
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:
-        return backward_times(d_weights, cache.parts.slopes)  # (..., m) (weightings.30)
+        return backward_times(d_weights, cache.parts.slopes)  # (..., m) (weightings.34)
 
     def tangent(self, d_scores: Array, cache: Cache) -> Array:
         return self.gradient(d_scores, cache)
@@ -325,13 +325,13 @@ def _times_jacobian(vector: Array, parts: Slopes) -> Array:
     shares: Any = parts.shares
     index, nearly_one = place = rows.heaviest(shares, shares.ndim - 1)
     # As in softmax: to take the entry of a share that is nearly one leaves small numbers of which no digit is lost.
-    above = vector - rows.entry_at(place, vector, shares.ndim - 1)  # (weightings.21)
+    above = vector - rows.entry_at(place, vector, shares.ndim - 1)  # (weightings.20)
     mean = backward_times(above, shares).sum(axis=-1, keepdims=True)  # (..., 1)
-    result: Array = backward_times(above - mean, parts.slopes)  # (..., m) (weightings.20, weightings.31)
+    result: Array = backward_times(above - mean, parts.slopes)  # (..., m) (weightings.19, weightings.28)
     # There itself the slope may be beyond the dtype, and the mean below it.
     total = backward_times(above, parts.slopes).sum(axis=-1, keepdims=True)  # (..., 1)
     is_top = nearly_one & (np.arange(shares.shape[-1]) == index)
-    return np.where(is_top, -backward_times(total, shares), result)  # (weightings.62)
+    return np.where(is_top, -backward_times(total, shares), result)  # (weightings.21)
 
 
 class _Sparsemax(_WithThreshold):
@@ -340,7 +340,7 @@ class _Sparsemax(_WithThreshold):
     def weigh(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
         if isinstance(scores, Dual):
             weights, parts = self.weigh(scores.value, visible)
-            return dual(weights, _times_jacobian(scores.velocity, parts)), parts  # which are constants (weightings.13)
+            return dual(weights, _times_jacobian(scores.velocity, parts)), parts  # which are constants (weightings.12)
         top = _Top(scores, visible)
         gaps = np.where(visible, scores - top.largest, -np.inf)  # (..., m)
         weights = gaps + largest_of_sparsemax(gaps)  # (..., m) (weightings.6)
@@ -365,13 +365,13 @@ class _Entmax(_WithThreshold):
         logarithms, inside = logarithms_of_entmax(gaps, excess)
         inside = top.inside(inside & visible)
         logarithms = np.where(top.at_nan, np.nan, np.where(inside, logarithms, 0))
-        of_slopes = (1 - excess) * logarithms  # (weightings.16)
+        of_slopes = (1 - excess) * logarithms  # (weightings.15)
         if isinstance(scores, Dual):
             weights = np.where(inside, np.exp(logarithms), 0)
             d_weights = _times_jacobian(scores.velocity, _slopes(of_slopes, inside))
-            logarithms = dual(logarithms, d_weights / np.where(weights == 0, 1, weights))  # (weightings.27)
+            logarithms = dual(logarithms, d_weights / np.where(weights == 0, 1, weights))  # (weightings.29)
             of_slopes = (1 - excess) * logarithms
-        weights = np.where(inside, np.exp(logarithms), 0)  # (..., m) (weightings.15)
+        weights = np.where(inside, np.exp(logarithms), 0)  # (..., m) (weightings.14)
         return top.settled(weights), _slopes(of_slopes, inside)
 
 
@@ -419,13 +419,13 @@ class _Softpick(Weighting):
         shift = np.maximum(np.where(top.at_limit, 0, top.largest), 0)  # (..., 1)
         positive = scores.real > 0
         growth: Array = np.exp(scores - shift)  # (..., m)
-        # |e^s - 1| by what neither overflows nor is rounded away (weightings.33)
+        # |e^s - 1| by what neither overflows nor is rounded away (weightings.38)
         sizes = -np.expm1(np.where(positive, -scores, scores)) * np.where(positive, growth, np.exp(-shift))
         total = sizes.sum(axis=-1, keepdims=True)  # (..., 1)
         total = np.where(total.real == 0, 1, total)
-        weights: Array = np.where(positive, sizes / total, 0)  # (..., m) (weightings.32)
-        lost = np.where(positive, 0, sizes).sum(axis=-1, keepdims=True) / total  # (..., 1) (weightings.34)
-        slopes = np.where(positive, growth, np.where(scores.real == 0, 0, -growth)) / total  # (..., m) (weightings.35)
+        weights: Array = np.where(positive, sizes / total, 0)  # (..., m) (weightings.37)
+        lost = np.where(positive, 0, sizes).sum(axis=-1, keepdims=True) / total  # (..., 1) (weightings.39)
+        slopes = np.where(positive, growth, np.where(scores.real == 0, 0, -growth)) / total  # (..., m) (weightings.40)
         return top.settled(weights), Picks(positive, slopes, lost)
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:
@@ -434,7 +434,7 @@ class _Softpick(Weighting):
         above = d_weights - taken
         mean = (weights * above).sum(axis=-1, keepdims=True)  # (..., 1)
         own = np.where(positive, above + taken * lost, taken * (lost - 1))
-        return backward_times(own - mean, slopes)  # (..., m) (weightings.36, weightings.37)
+        return backward_times(own - mean, slopes)  # (..., m) (weightings.41, weightings.42)
 
     def tangent(self, d_scores: Array, cache: Cache) -> Array:
         weights, (positive, slopes, lost) = cache.weights, cache.parts
@@ -446,7 +446,7 @@ class _Softpick(Weighting):
         lacking = lost + np.where(is_top, 0, weights).sum(axis=-1, keepdims=True)  # (..., 1)
         own = np.where(positive, terms, 0) * np.where(is_top, lacking, 1)
         total = np.where(is_top, others, terms.sum(axis=-1, keepdims=True))
-        d_weights: Array = own - backward_times(total, weights)  # (..., m) (weightings.38)
+        d_weights: Array = own - backward_times(total, weights)  # (..., m) (weightings.43)
         return d_weights
 
 
@@ -454,19 +454,19 @@ class _StickBreaking(Weighting):
     name = "stick_breaking"
 
     def weigh(self, scores: Array, visible: Array) -> tuple[Array, Breaks]:
-        taken, left = sigmoids(scores)  # (..., m) (weightings.39)
+        taken, left = sigmoids(scores)  # (..., m) (weightings.44)
         parts = Breaks(np.where(visible, taken, 0), np.where(visible, left, 1))
         if isinstance(scores, Dual):
             weights, at_rest = self.weigh(scores.value, visible)
             return dual(weights, _tangent_of_breaks(scores.velocity, weights, at_rest)), parts
         rest = _exclusive(np.cumprod, parts.left[..., ::-1], 1)[..., ::-1]  # what is left for a key by those behind it
-        return parts.taken * rest, parts  # (..., m) (weightings.40)
+        return parts.taken * rest, parts  # (..., m) (weightings.45)
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:
         taken, left = cache.parts
         gains = backward_times(d_weights, cache.weights)  # (..., m)
         before = _exclusive(np.cumsum, gains, 0)
-        d_scores: Array = left * gains - backward_times(before, taken)  # (..., m) (weightings.43)
+        d_scores: Array = left * gains - backward_times(before, taken)  # (..., m) (weightings.48)
         return d_scores
 
     def tangent(self, d_scores: Array, cache: Cache) -> Array:
@@ -475,7 +475,7 @@ class _StickBreaking(Weighting):
 
 def _tangent_of_breaks(d_scores: Array, weights: Array, parts: Breaks) -> Array:
     behind = _exclusive(np.cumsum, backward_times(d_scores, parts.taken)[..., ::-1], 0)[..., ::-1]  # (..., m)
-    return backward_times(backward_times(d_scores, parts.left) - behind, weights)  # (..., m) (weightings.44)
+    return backward_times(backward_times(d_scores, parts.left) - behind, weights)  # (..., m) (weightings.49)
 
 
 def _exclusive(accumulate: Any, x: Array, first: int) -> Array:

@@ -41,6 +41,12 @@ LINES = {without_comment(line) for source in SOURCES for line in text(source).sp
 NAMES = {word for source in SOURCES for word in re.findall(r"[A-Za-z_]\w*", f"{source} {text(source)}")}
 
 
+@each("page", DERIVATIONS)
+def test_tags_of_a_page_count_from_one_in_the_order_of_reading(page: Path) -> None:
+    numbers = [int(number) for number in re.findall(r"\\tag\{[a-z-]+\.(\d+)\}", text(page))]
+    assert numbers == [*range(1, len(numbers) + 1)]
+
+
 @each("page", OURS)
 def test_every_line_of_code_that_a_page_quotes_stands_in_the_source(page: Path) -> None:
     quoted = [line for language, code in FENCE.findall(text(page)) if language == "python" and "import" not in code

@@ -21,14 +21,14 @@ WIDER = {np.dtype(np.float32): np.float64, np.dtype(np.float64): np.longdouble}
 def with_column(array: Array, column: Any) -> Array:
     """`array` (..., d) and one more column."""
     wider = np.empty((*array.shape[:-1], array.shape[-1] + 1), array.dtype)
-    wider[..., :-1], wider[..., -1:] = array, column  # (blockwise.37, blockwise.38)
+    wider[..., :-1], wider[..., -1:] = array, column  # (blockwise.53, blockwise.54)
     return wider
 
 
 def with_counters(value: Array) -> Array:
     """Values (..., m, d_v) and columns with which a product counts the weights, each those of every fourth key."""
     counters = np.eye(COUNTERS, dtype=value.dtype)[np.arange(value.shape[-2]) % COUNTERS]  # (m, 4) (blockwise.57)
-    return np.concatenate([value, np.broadcast_to(counters, (*value.shape[:-1], COUNTERS))], axis=-1)  # (blockwise.40)
+    return np.concatenate([value, np.broadcast_to(counters, (*value.shape[:-1], COUNTERS))], axis=-1)  # (blockwise.56)
 
 
 def delta_parts(d_output: Array, output: Array, are_many: bool) -> Array:
@@ -38,11 +38,11 @@ def delta_parts(d_output: Array, output: Array, are_many: bool) -> Array:
     """
     dtype, features = d_output.dtype, d_output.shape[-1]
     if not are_many:
-        whole: Array = np.einsum("...b,...b->...", d_output, output)[..., None]  # (blockwise.8)
+        whole: Array = np.einsum("...b,...b->...", d_output, output)[..., None]  # (blockwise.10)
         return whole
     parts = number_of_parts(features)
     by_part = (array.reshape(*array.shape[:-1], parts, features // parts) for array in (d_output, output))
-    wide: Array = np.einsum("...b,...b->...", *by_part, dtype=WIDER.get(dtype))  # (blockwise.8, blockwise.58)
+    wide: Array = np.einsum("...b,...b->...", *by_part, dtype=WIDER.get(dtype))  # (blockwise.10, blockwise.58)
     rounded = wide.astype(dtype)
     rounded[..., -1] += (wide - rounded).sum(axis=-1)
     return rounded

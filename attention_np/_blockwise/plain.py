@@ -124,7 +124,7 @@ def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
             cache, _ = _whole_rows(tile, some)
             d_query, d_scale = (None if x is None else x[some] for x in (tangent.query, tangent.scale))
             d_bias = cut_tangents(tile.bias, tangent.bias, some, tile.columns)
-            d_scores, _ = scores_tangent(cache, d_query, tangent.key, d_bias, d_scale)  # (blockwise.26)
+            d_scores, _ = scores_tangent(cache, d_query, tangent.key, d_bias, d_scale)  # (blockwise.28)
             if d_scores is not None or tangent.sink is not None:
                 d_scores = np.zeros((1, 1), tile.dtype) if d_scores is None else d_scores
                 d_scores = np.broadcast_to(d_scores, cache.weights.shape)
@@ -138,7 +138,7 @@ def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
                 d_weights, _ = without_column(softmax.times_jacobian(d_columns, cache.softmax), cache.sink)
                 d_output[some] += product(drop(d_weights, cache.dropout), cache.value, cache.mask)
                 of_rows = softmax.logsumexp_tangent(d_columns, cache.softmax)
-                d_logsumexp[some] = of_rows[:, 0]  # (blockwise.27)
+                d_logsumexp[some] = of_rows[:, 0]  # (blockwise.29)
             if tangent.value is not None:
                 d_output[some] += product(drop(cache.weights, cache.dropout), tangent.value, cache.mask)
     return d_output, d_logsumexp
@@ -186,9 +186,9 @@ def zeros(tile: Tile, wide: bool = False) -> TileGradients:
 
 
 def delta(tile: Tile, cotangent: Cotangent) -> Array:
-    """What is subtracted in each row of the gradient of the weights, (n,) (blockwise.8)."""
-    result: Array = np.einsum("ib,ib->i", cotangent.d_output, tile.take(cotangent.output))  # (blockwise.8)
-    return result if cotangent.d_logsumexp is None else result - cotangent.d_logsumexp  # (blockwise.17)
+    """What is subtracted in each row of the gradient of the weights, (n,) (blockwise.10)."""
+    result: Array = np.einsum("ib,ib->i", cotangent.d_output, tile.take(cotangent.output))  # (blockwise.10)
+    return result if cotangent.d_logsumexp is None else result - cotangent.d_logsumexp  # (blockwise.19)
 
 
 def add_bias_gradient(bias: Any, d_bias: Any, d_scores: Array, operands: Operands) -> OfBlock:
@@ -202,7 +202,7 @@ def add_bias_gradient(bias: Any, d_bias: Any, d_scores: Array, operands: Operand
     of_terms = map(biases.terms_of, (bias, d_bias, of_block.array))
     for term, total, d_term in zip(*of_terms, strict=True):
         into = total if isinstance(term, Bias) else cut(total, operands.rows, operands.columns)
-        into += sum_to(velocity_of(d_term) if is_dual(d_term) else d_term, into.shape)  # (blockwise.15)
+        into += sum_to(velocity_of(d_term) if is_dual(d_term) else d_term, into.shape)  # (blockwise.17)
     return of_block
 
 
@@ -255,7 +255,7 @@ def differentiate(tile: Tile, cotangent: Cotangent) -> TileGradients:
             d_weights = drop(pair_products(d_output, value, flows), factors)
             d_scores = d_products = np.where(moves, weights * (d_weights - deltas[rows, None]), 0)
             if tile.softcap is not None:
-                d_products = backward_times(d_scores, slope_of_capped(products, tile.softcap))  # (blockwise.60)
+                d_products = backward_times(d_scores, slope_of_capped(products, tile.softcap))  # (blockwise.39)
             _add_gradients(tile, gradients, d_scores, d_products, (rows, columns))
     return gradients
 
@@ -299,15 +299,15 @@ def _differentiate_whole_rows(tile: Tile, cotangent: Cotangent) -> TileGradients
         d_weights = drop(pair_products(d_output, cache.value, flows), cache.dropout)
         d_scores, d_sink_of_rows = dot_product.scores_gradient(d_weights, cache)
         if d_sink is not None and d_sink_of_rows is not None:
-            d_sink = d_sink + d_sink_of_rows  # (blockwise.63)
+            d_sink = d_sink + d_sink_of_rows  # (blockwise.42)
         if d_logsumexp is not None:
             of_softmax, moves = cache.softmax, d_logsumexp != 0
             moves = moves & (of_softmax.scores[:, : tile.m].real != -np.inf) & (of_softmax.logsumexp.real != np.inf)
             moves = moves if cache.mask is None else moves & cache.mask
-            d_scores = d_scores + np.where(moves, cache.weights * d_logsumexp, 0)  # (blockwise.17)
+            d_scores = d_scores + np.where(moves, cache.weights * d_logsumexp, 0)  # (blockwise.19)
         d_products = d_scores
         if cache.uncapped is not None:
-            d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, tile.softcap))  # (blockwise.60)
+            d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, tile.softcap))  # (blockwise.39)
         _add_gradients(tile, gradients, d_scores, d_products, (rows, tile.columns))
     return gradients._replace(sink=d_sink)
 

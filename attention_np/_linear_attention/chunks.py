@@ -93,16 +93,16 @@ def _forward(chunks: Chunks, state: Array, scale: Any) -> tuple[Array, Array, Ar
         states.append(state)
         writes = first[..., t, :, :]
         if chunks.correction is not None:
-            writes = writes - chunks.correction.erased[..., t, :, :] @ state  # (..., c, d_v) (chunks.11, chunks.37)
+            writes = writes - chunks.correction.erased[..., t, :, :] @ state  # (..., c, d_v) (chunks.11, chunks.30)
         written.append(writes)
         left = state if chunks.decays is None else chunks.decays.whole[..., t, :, :] * state
-        state = left + transposed(chunks.kept[0][..., t, :, :]) @ writes  # (..., d_k, d_v) (chunks.12, chunks.38)
+        state = left + transposed(chunks.kept[0][..., t, :, :]) @ writes  # (..., d_k, d_v) (chunks.12, chunks.31)
         for x in added:
-            state = state + x[..., t, :, :]  # (chunks.38)
+            state = state + x[..., t, :, :]  # (chunks.31)
     before, families = np.stack(states, axis=-3), [np.stack(written, axis=-3), *others]
     total = chunks.read @ before
     for scores, x in zip(chunks.scores, families, strict=True):
-        total = in_place(np.add, total, scores @ x)  # (..., T, c, d_v) (chunks.13, chunks.39)
+        total = in_place(np.add, total, scores @ x)  # (..., T, c, d_v) (chunks.13, chunks.32)
     return _joined(scale * total, chunks.n), before, state
 
 
@@ -145,23 +145,23 @@ def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, sc
     d_states, d_writes = [], []
     for t in reversed(range(d_sum.shape[-3])):
         d_states.append(d_state)
-        d_writes.append(d_written[0][..., t, :, :] + chunks.kept[0][..., t, :, :] @ d_state)  # (chunks.15, chunks.40)
+        d_writes.append(d_written[0][..., t, :, :] + chunks.kept[0][..., t, :, :] @ d_state)  # (chunks.15, chunks.34)
         d_left = d_state if decays is None else decays.whole[..., t, :, :] * d_state
         d_state = d_left + d_state_here[..., t, :, :]  # (..., d_k, d_v)
         if correction is not None:
-            # (chunks.16, chunks.41)
+            # (chunks.16, chunks.35)
             d_state = d_state - transposed(correction.erased[..., t, :, :]) @ d_writes[-1]
     d_behind = np.stack(d_states[::-1], axis=-3)  # (..., T, d_k, d_v)
     others = zip(d_written[1:], chunks.kept[1:], strict=True)
     d_written = [
         np.stack(d_writes[::-1], axis=-3),
         *(in_place(np.add, d, kept @ d_behind) for d, kept in others),
-    ]  # (chunks.42)
+    ]  # (chunks.36)
     d_kept = [x @ transposed(d_behind) for x in written]  # (..., T, c, d_k)
 
     d_beta, d_met, d_products = None, [], [d_scores]
     if correction is not None:
-        d_first = transposed(correction.solver) @ d_written[0]  # (..., T, c, d_v) (chunks.15, chunks.40)
+        d_first = transposed(correction.solver) @ d_written[0]  # (..., T, c, d_v) (chunks.15, chunks.34)
         if tokens.beta is not None:
             # forward was written = solver @ (beta * (value - met @ state)), solver = (1 + beta * overlaps)^-1
             missing = tokens.value - correction.met @ states - correction.overlaps[0] @ written[0]  # (chunks.17)
@@ -171,7 +171,7 @@ def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, sc
         else:
             # forward was said = met @ state + overlaps @ written, and said is what the responses write
             d_said = d_first
-            d_written[1] = in_place(np.add, d_written[1], transposed(correction.overlaps[1]) @ d_said)  # (chunks.42)
+            d_written[1] = in_place(np.add, d_written[1], transposed(correction.overlaps[1]) @ d_said)  # (chunks.36)
         d_met = [d_said @ transposed(states)]  # (..., T, c, d_k)
         d_products.append([in_place(np.multiply, d_said @ x, before[0]) for x in columns])
 
@@ -187,7 +187,7 @@ def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, sc
         d_whole = transposed((decays.whole * states * d_behind).sum(axis=-1, keepdims=True))  # (..., T, 1, d_k)
         d_decays = d_whole
         for d, x, behind in zip([d_read, *d_met], _met(chunks), chunks.rows.behind, strict=True):
-            d_decays = d_decays + sum_from(d * x, behind)  # (chunks.21, chunks.45)
+            d_decays = d_decays + sum_from(d * x, behind)  # (chunks.21, chunks.38)
         d_decays = d_decays + sum_before(sum_of(d * x for d, x in zip(d_kept, chunks.kept, strict=True)))  # (chunks.21)
         if tokens.log_decay.shape[-1] == 1:
             d_decays = d_decays.sum(axis=-1, keepdims=True)
@@ -214,9 +214,9 @@ def _with_bonus(d_tokens: Tokens, d_own: Array, tokens: Tokens) -> Tokens:
     """With what comes through the product of a query, the bonus and the key of the same token, (..., T, c, 1)."""
     query, key, bonus = tokens.query, tokens.key, tokens.bonus
     return d_tokens._replace(
-        query=d_tokens.query + d_own * (bonus * key),  # (chunks.43)
-        key=d_tokens.key + d_own * (bonus * query),  # (chunks.44)
-        bonus=d_own * (query * key),  # (chunks.46)
+        query=d_tokens.query + d_own * (bonus * key),  # (chunks.40)
+        key=d_tokens.key + d_own * (bonus * query),  # (chunks.41)
+        bonus=d_own * (query * key),  # (chunks.42)
     )
 
 
@@ -264,7 +264,7 @@ def _chunks(tokens: Tokens, size: int) -> Chunks:
     scores, *overlaps = products(rows, cut.log_decay, None if decays is None else decays.of_pairs)
     read, *met = _from_start(rows.late, chunks)
     if cut.bonus is not None:
-        scores[-1] = scores[-1] + on_diagonal((cut.query * (cut.bonus * cut.key)).sum(axis=-1))  # (chunks.36)
+        scores[-1] = scores[-1] + on_diagonal((cut.query * (cut.bonus * cut.key)).sum(axis=-1))  # (chunks.39)
     chunks = chunks._replace(read=read, kept=_to_end(rows.early, chunks), scores=scores)
     if not met:
         return chunks
@@ -272,7 +272,7 @@ def _chunks(tokens: Tokens, size: int) -> Chunks:
         solver = _inverse(cut.beta * overlaps[0][0])  # (..., T, c, c) (chunks.9)
         erased, written = solver @ (cut.beta * met[0]), [solver @ (cut.beta * cut.value)]
     else:
-        solver = _inverse(-overlaps[0][0])  # (..., T, c, c) (chunks.35)
+        solver = _inverse(-overlaps[0][0])  # (..., T, c, c) (chunks.29)
         erased, written = -(solver @ met[0]), [solver @ (overlaps[0][1] @ cut.value), cut.value]
     return chunks._replace(correction=Correction(met[0], overlaps[0], solver, erased), written=written)
 
@@ -297,7 +297,7 @@ def _from_start(x: Sequence[Array], chunks: Chunks) -> list[Array]:
     if chunks.decays is None:
         return list(x)
     decay = chunks.decays.from_start
-    # (chunks.6, chunks.33)
+    # (chunks.6, chunks.27)
     return [row * (decay if behind else one_before(decay)) for row, behind in zip(x, chunks.rows.behind, strict=True)]
 
 

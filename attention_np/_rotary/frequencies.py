@@ -57,7 +57,7 @@ def linear(factor: float) -> Scaling:
 
 
 def _linear(base: float, width: int, factor: float) -> Array:
-    return plain(base, width) / factor  # (rotary.18)
+    return plain(base, width) / factor  # (rotary.33)
 
 
 def dynamic(factor: float, original_length: float, length: float) -> Scaling:
@@ -85,7 +85,7 @@ def dynamic(factor: float, original_length: float, length: float) -> Scaling:
 def _dynamic(base: float, width: int, slower: Any) -> Array:
     if width <= 2:  # the one frequency is 1 for every base
         return plain(base, width)
-    return plain(base * slower ** (WIDE(width) / (width - 2)), width)  # (rotary.19)
+    return plain(base * slower ** (WIDE(width) / (width - 2)), width)  # (rotary.34)
 
 
 def yarn(
@@ -145,7 +145,7 @@ def _yarn(
     beta_slow: float,
     truncate: bool,
 ) -> Array:
-    # the pairs, counted from 0, that turn so many times over the original length (rotary.20)
+    # the pairs, counted from 0, that turn so many times over the original length (rotary.35)
     start, stop = (
         width * np.log(original_length / (2 * PI * turns)) / (2 * np.log(WIDE(base)))
         for turns in (beta_fast, beta_slow)
@@ -157,7 +157,7 @@ def _yarn(
     # A ramp of no length is a step behind its pair: of a thousandth, as others have it.
     ramp = np.clip((pairs - start) / (stop - start if stop != start else 0.001), 0, 1)
     frequencies = plain(base, width)
-    blended: Array = frequencies * (1 - ramp) + frequencies / factor * ramp  # (rotary.22)
+    blended: Array = frequencies * (1 - ramp) + frequencies / factor * ramp  # (rotary.37)
     return blended
 
 
@@ -187,7 +187,7 @@ def llama3(factor: float, low_freq_factor: float, high_freq_factor: float, origi
 def _llama3(base: float, width: int, factor: float, low: float, high: float, original: float) -> Array:
     frequencies = plain(base, width)
     turns = original * frequencies / (2 * PI)
-    share = np.clip((turns - low) / (high - low), 0, 1)  # (rotary.25)
+    share = np.clip((turns - low) / (high - low), 0, 1)  # (rotary.40)
     blended: Array = frequencies * share + frequencies / factor * (1 - share)
     return blended
 
@@ -252,7 +252,7 @@ def _longrope(base: float, width: int, name: str, divisors: dict[str, Array]) ->
                 f"{each} must have a number for each of the {width // 2} pairs that are turned "
                 f"({each}.shape={factors.shape})"
             )
-    return plain(base, width) / divisors[name]  # (rotary.27)
+    return plain(base, width) / divisors[name]  # (rotary.42)
 
 
 def _amplitude(attention_factor: float | None, usual: Any) -> Any:

@@ -37,7 +37,7 @@ def above_mean(vector: Array, weights: Array, axis: int, place: tuple[Array, Arr
 
     The mean is a product of rows, which needs no memory for its terms, and rounds a little more.
     """
-    above: Array = vector - entry_at(place, vector, axis)  # (..., n) (softmax.42)
+    above: Array = vector - entry_at(place, vector, axis)  # (..., n) (softmax.72)
     if axis == above.ndim - 1:
         above -= (weights[..., None, :] @ above[..., None])[..., 0]  # in place: fresh memory takes longer
     else:
@@ -76,7 +76,7 @@ def where_weights_depend(formula: Callable[..., Array], cache: Any, *vectors: Ar
     for vector in vectors:
         moves = moves & (vector != 0).any(axis=axis, keepdims=True)
     weights, *inside = [np.where(moves, x, 0) for x in (weights, *vectors)]
-    result = formula(*inside, weights, axis)  # (softmax.68)
+    result = formula(*inside, weights, axis)  # (softmax.63)
     finite = [np.isfinite(vector) for vector in inside]
     overflowed = (np.logical_and.reduce(finite) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
     if overflowed.any():

@@ -238,7 +238,7 @@ def _judged(
         lost = ask.found.problem.once(
             (ask.found.name, "lost"), lambda: _lost(kernel, ask, ask.found.subject.x, ask.found.rng("lost"))
         )
-        smallest = kernel.unit * np.abs(expected).max(initial=0) + 1.5 * lost + tiny  # (gradcheck.84)
+        smallest = kernel.unit * np.abs(expected).max(initial=0) + 1.5 * lost + tiny  # (gradcheck.59)
         bound = np.fmax(bound, smallest)
     verdict = judge(claimed, expected, floor, bound, UNDECIDABLE * kernel.unit)
     verdict[~np.isfinite(expected)] = UNDECIDED

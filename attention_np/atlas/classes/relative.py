@@ -62,7 +62,7 @@ class Hidden(TransformerXL):
 
 
 def of_keys(m: Mirror, a: Arguments) -> Any:
-    """A vector for each distance, within a window, that a query meets as it does a key (biases.12)."""
+    """A vector for each distance, within a window, that a query meets as it does a key (biases.6)."""
     if m.position_embeddings_type != "relative_key":
         return None
     n = np.arange(a.hidden_states.shape[-2])

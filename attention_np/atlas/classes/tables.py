@@ -39,7 +39,7 @@ def of_windows(m: Mirror, a: Arguments) -> Any:
 
 
 def of_window(m: Mirror) -> Any:
-    """The bias of Swin: a row of a table for each difference of two places (biases.9)."""
+    """The bias of Swin: a row of a table for each difference of two places (biases.4)."""
     area = int(np.prod(m.window_size)) if m.has("window_size") else m.window_area
     return biases.table(m.relative_position_bias_table, np.asarray(m.relative_position_index).reshape(area, area))
 

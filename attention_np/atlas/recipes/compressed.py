@@ -67,7 +67,7 @@ def multi_head_latent(
     if rotary_gain is not None:
         key_rotary = normed(key_rotary, rotary_gain, epsilon=rotary_epsilon)
     if cos is not None:
-        query_rotary = turned(query_rotary, cos, sin, pairs)  # (rotary.4)
+        query_rotary = turned(query_rotary, cos, sin, pairs)  # (rotary.5)
         key_rotary = turned(key_rotary, cos[..., 0, :, :], sin[..., 0, :, :], pairs)
     options = {"scale": scale, "mask": mask, "bias": bias, "sink": sink}
     output = chain.apply(latent_op, query[..., :d], query_rotary, latent, key_rotary, w_key, w_value, **options)

@@ -126,7 +126,7 @@ def grouped_query(
         value = normed(value, value_gain, kind=norm, epsilon=epsilon)
     if cos is not None:
         n = query.shape[-2]  # the first tokens of `memory` where that has more
-        query = turned(query, cos[..., :n, :], sin[..., :n, :], pairs)  # (rotary.4)
+        query = turned(query, cos[..., :n, :], sin[..., :n, :], pairs)  # (rotary.5)
         key = turned(key, cos, sin, pairs)
         value = turned(value, cos, sin, pairs) if turn_value else value
     if norm_last:

@@ -52,7 +52,7 @@ def transformer_xl(
     query = in_heads(linear(x, w_query, b_query), d)  # (b, h, n, d)
     key, value = in_heads(linear(x, w_key, b_key), d), in_heads(linear(x, w_value, b_value), d)
     far = (query + v[:, None]) @ in_heads(linear(distances, w_distance), d).swapaxes(-2, -1)  # (b, h, n, 2n - 1)
-    far = scale * far[..., np.arange(n)[:, None], places]  # (b, h, n, n) (biases.12, biases.13)
+    far = scale * far[..., np.arange(n)[:, None], places]  # (b, h, n, n) (biases.6, biases.7)
     if lowest is not None:
         far, mask = chain.where(mask, far, lowest), None
     bias = far if bias is None else [far, bias]

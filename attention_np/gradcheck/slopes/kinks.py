@@ -37,7 +37,7 @@ def kinks(subject: Subject, rng: np.random.Generator) -> list[Kink]:
     """The entries at which the function has a kink or a jump; the first few.
 
     The second difference (f(x + h v) - 2 f(x) + f(x - h v)) / h tends to zero with h where f is smooth, and to the jump
-    of the slope where it is not (gradcheck.59).
+    of the slope where it is not (gradcheck.61).
     """
     everywhere = random_direction(subject.x, rng)[None]
     if subject.x.size > 4096 or not any(part.any() for part in _breaks(subject, everywhere)):  # too many to look at
@@ -73,7 +73,7 @@ def _breaks(subject: Subject, directions: Array) -> tuple[Array, Array]:
             if over.all():
                 break
             up, down = np.split(subject.values(np.concatenate([raised, subject.x - step * directions])), 2)
-            second = up - 2 * output + down  # (gradcheck.59, gradcheck.60, gradcheck.61)
+            second = up - 2 * output + down  # (gradcheck.61, gradcheck.62, gradcheck.63)
             gone = ~(np.abs(second) > np.fmax(4 * noise, 1e-6 * np.abs(up - down))) & ~over
             over |= gone
             for count, expected in ((kinked, before / 16), (jumped, before)):

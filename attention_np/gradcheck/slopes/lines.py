@@ -18,9 +18,9 @@ POINTS = 10  # on a line: enough for those to be a sample of the noise
 def high_differences(points: Array) -> Array:
     """Differences of a high order along the first axis, each as large as the noise of one point: (points - ORDER, ...).
 
-    The root of the sum of the squares of their weights is that of ``comb(2 * ORDER, ORDER)`` (gradcheck.83).
+    The root of the sum of the squares of their weights is that of ``comb(2 * ORDER, ORDER)`` (gradcheck.69).
     """
-    return np.asarray(np.diff(points, n=ORDER, axis=0) / np.sqrt(comb(2 * ORDER, ORDER)))  # (gradcheck.82)
+    return np.asarray(np.diff(points, n=ORDER, axis=0) / np.sqrt(comb(2 * ORDER, ORDER)))  # (gradcheck.68)
 
 
 def noise_of(points: Array) -> Array:

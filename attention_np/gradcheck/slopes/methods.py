@@ -21,7 +21,7 @@ COMPLEX_STEP_IN_SINGLE = 2.0**-40  # where small slopes times a shorter one woul
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
 BENT = 24  # times how far rounding moves the outputs: a jump of the slope
 UNDECIDABLE = 10  # times its floor: a difference that rounding cannot be blamed for (gradcheck.56)
-TOO_SMALL = 8  # units in the last place of the largest entry: what differs by less is not judged (gradcheck.84)
+TOO_SMALL = 8  # units in the last place of the largest entry: what differs by less is not judged (gradcheck.59)
 KNOWN = 1e-8  # relative: a slope that the first step knows so well is not measured again
 
 
@@ -82,11 +82,11 @@ def by_differences(subject: Subject, directions: Array, steps: Array | float) ->
             above, below = outputs[2 * level : 2 * level + 2]
             difference, bend = above - below, above - 2 * subject.output.ravel() + below
             column.append(_weighted(difference, weights) / width[:, None])  # (gradcheck.25)
-            bends.append(2 * _summed(bend, weights[:, 0]) / width)  # (gradcheck.80)
+            bends.append(2 * _summed(bend, weights[:, 0]) / width)  # (gradcheck.66)
             moving |= (above != subject.output.ravel()) | (below != subject.output.ravel())
             rounding = np.fmax(rounding, 2 * np.sqrt(_summed(moving, noise)) / width)  # (gradcheck.33)
         best, truncation = extrapolated(column)
-        jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.81)
+        jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.67)
         bent = ~(jump <= BENT * rounding)
         jump[~bent | np.isnan(jump)] = 0
         hidden = 2 * np.sqrt(np.maximum(noise.sum() - _summed(moving, noise), 0)) / width

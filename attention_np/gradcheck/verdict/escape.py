@@ -28,5 +28,5 @@ class Escape(NamedTuple):
         if self.entries > right:
             return 0.0
         choices = ((right, 1), (right - self.entries, -1), (self.size, -1), (self.size - self.entries, 1))
-        not_drawn = math.exp(sum(sign * math.lgamma(n + 1) for n, sign in choices))  # (gradcheck.74)
-        return below_threshold**self.directions * min(not_drawn, 1.0)  # (gradcheck.73)
+        not_drawn = math.exp(sum(sign * math.lgamma(n + 1) for n, sign in choices))  # (gradcheck.80)
+        return below_threshold**self.directions * min(not_drawn, 1.0)  # (gradcheck.79)

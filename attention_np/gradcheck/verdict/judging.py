@@ -57,7 +57,7 @@ def bound_of(x: Array, measured: Array, last_bits: Array, unit: float) -> float:
     """What is too small to judge in a gradient by `x`."""
     largest = np.abs(measured[np.isfinite(measured)]).max(initial=0)
     zero = 0.0 if last_bits.any() else COMPLEX_STEP**2  # of zero, it leaves as much
-    return float(max(TOO_SMALL * unit * largest, norm(last_bits) / size_of(x), zero))  # (gradcheck.84)
+    return float(max(TOO_SMALL * unit * largest, norm(last_bits) / size_of(x), zero))  # (gradcheck.59)
 
 
 def norm(x: Array) -> float:

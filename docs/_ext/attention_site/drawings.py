@@ -274,7 +274,7 @@ FIGURES = (
     ),
     Drawing(
         "saturation",
-        "softmax.49",
+        "softmax.44",
         _saturation,
         "Two falling curves over the standard deviation of the scores, from 1/4 to 256. Without the factor the "
         "gradient falls from 0.94 to nearly zero at 16; with it, the same curve lies eight times further to the right.",
@@ -340,7 +340,7 @@ FIGURES = (
     ),
     Drawing(
         "cost",
-        "blockwise.42",
+        "blockwise.61",
         _cost,
         "Memory over the length of the sequence on logarithmic axes: plain attention grows with the square of the "
         "length, blockwise attention with the length.",
@@ -348,7 +348,7 @@ FIGURES = (
     ),
     Drawing(
         "softcap",
-        "dot-product.65",
+        "dot-product.36",
         _softcap,
         "Two panels over the product of a query and a key. Above three curves that come to rest at plus and minus 1, 2 "
         "and 4, and the straight line without a cap. Below their slopes: bells of height one, wider for a higher cap.",
@@ -356,14 +356,14 @@ FIGURES = (
     ),
     Drawing(
         "sink",
-        "dot-product.69",
+        "dot-product.40",
         _sink,
         "Three rising curves over the sink, from nearly zero to nearly one: for 1, 8 and 64 keys, each further right.",
         "The share $\\omega$ of a sink, where all keys have the score zero. Many keys outweigh it together.",
     ),
     Drawing(
         "turning-pairs",
-        "rotary.4",
+        "rotary.5",
         _turning,
         "Three circles with nine dots each, for the positions 0 to 8. On the first circle they go round more than "
         "once, on the second nearly half round, on the third a sixth.",
@@ -371,7 +371,7 @@ FIGURES = (
     ),
     Drawing(
         "ramps",
-        "biases.5",
+        "biases.1",
         _ramps,
         "Above four straight lines that rise to zero at the last key, below the weights that they make: the steeper "
         "the line, the more weight have the nearest keys.",
@@ -380,7 +380,7 @@ FIGURES = (
     ),
     Drawing(
         "states",
-        "linear-attention.14",
+        "linear-attention.10",
         _states,
         "Three lines over six tokens. All say 1 at first. The sum stays there until the fourth token, then says 0; the "
         "one with a decay falls, then says less than 0 and rises again; the delta rule stays at 1, then at -1.",

@@ -17,6 +17,6 @@ def test_nothing_is_left_over_of_a_polynomial_of_a_lower_degree_and_of_the_next_
 def test_what_is_left_over_of_noise_is_as_large_as_that_of_one_point_whatever_curve_it_is_on():
     sizes = np.array([1e-12, 1.0, 1e6])
     noise = np.random.default_rng(0).standard_normal((POINTS, 40_000, 3)) * sizes
-    assert np.square(noise_of(noise)).mean(axis=0) == pytest.approx(sizes**2, rel=2e-2)  # (gradcheck.83)
+    assert np.square(noise_of(noise)).mean(axis=0) == pytest.approx(sizes**2, rel=2e-2)  # (gradcheck.69)
     curve = np.linspace(0, 1, POINTS)[:, None, None] ** 4 * sizes
     np.testing.assert_allclose(noise_of(noise + 1e3 * curve), noise_of(noise), atol=1e-11 * sizes.max())
