@@ -16,7 +16,7 @@ import numpy as np
 from attention_np._lib.arrays import Array
 from attention_np.known_answers.analysis import Analysis, Computed, exact
 from attention_np.known_answers.formats import Format
-from attention_np.known_answers.program import OPS
+from attention_np.known_answers.ops import OPS
 
 Reading: TypeAlias = Mapping[str, str]
 Call: TypeAlias = tuple[dict[str, Array], dict[str, Any]]  # inputs and options, as those of known answers

@@ -9,14 +9,16 @@ from typing import Any
 
 from attention_np.cli.outcome import HOLDS, missing, refuse
 from attention_np.known_answers import write
-from attention_np.known_answers.examples import OPS
+from attention_np.known_answers.examples import OF_KERNELS, OPS, SETS
 from attention_np.known_answers.formats import DTYPES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="where to; an earlier set is replaced")
-    parser.add_argument("--op", action="append", choices=(*OPS, "blockwise"), help="this op alone; may be repeated")
+    names = (*OPS, "blockwise", *OF_KERNELS)
+    parser.add_argument("--op", action="append", choices=names, help="this op alone; may be repeated")
+    parser.add_argument("--set", choices=SETS, default="standard", help="by default standard")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="this dtype alone; may be repeated")
 
 
@@ -24,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     """Write, say what was written, and return 0."""
     dtypes = options.dtype or DTYPES
     try:
-        count = write(options.directory, ops=options.op, dtypes=dtypes, progress=_progress())
+        count = write(options.directory, ops=options.op, dtypes=dtypes, cases=options.set, progress=_progress())
     except ImportError as error:
         return refuse(str(error))
     except OSError as error:

@@ -401,20 +401,51 @@ class Analysis:
         d_scores = self.times(weights, self.minus(d_weights, mean))
         return self.rounded(self.map(d_scores, lambda x: np.where(moves, x, 0)))
 
-    def attend(self, scores: Computed, visible: Array, value: Computed, d_output: Computed) -> Head:
-        """From the scores to the output, and from the gradient of that to those of scores and values."""
-        at = self.attended(scores, visible, value, d_output)
-        d_scores = self.weights_backward(at.again, at.d_weights, at.mean, at.moves)
-        return Head(at.output, at.weights.logsumexp, d_scores, self.d_value(at, at.again, d_output))
+    def attend(
+        self,
+        scores: Computed,
+        visible: Array,
+        value: Computed,
+        d_output: Computed,
+        kept: Computed | None = None,
+        d_logsumexp: Computed | None = None,
+    ) -> Head:
+        """From the scores to the output, and from the gradients of that and of the log-sum-exp to scores and values.
 
-    def attended(self, scores: Computed, visible: Array, value: Computed, d_output: Computed) -> Attended:
+        What is `kept` of the weights, (..., n, m), is what dropout multiplies them by.
+        """
+        at = self.attended(scores, visible, value, d_output, kept, d_logsumexp)
+        d_scores = self.weights_backward(at.again, at.d_weights, at.mean, at.moves)
+        if d_logsumexp is not None:  # which a kernel takes from the mean, or adds when that is taken away
+            of_rows = self.map(d_logsumexp, lambda x: x[..., None])
+            d_scores = self.either(
+                self.weights_backward(at.again, at.d_weights, self.minus(at.mean, of_rows), at.moves),
+                self.weights_backward(at.again, self.plus(at.d_weights, of_rows), at.mean, at.moves),
+                self.rounded(self.plus(d_scores, self.rounded(self.times(at.again, of_rows)))),
+            )
+            d_scores = self.map(d_scores, lambda x: np.where(at.moves, x, 0))
+        again = at.again if kept is None else self.rounded(self.times(at.again, kept))
+        return Head(at.output, at.weights.logsumexp, d_scores, self.d_value(at, again, d_output))
+
+    def attended(
+        self,
+        scores: Computed,
+        visible: Array,
+        value: Computed,
+        d_output: Computed,
+        kept: Computed | None = None,
+        d_logsumexp: Computed | None = None,
+    ) -> Attended:
         """What there is before the gradient goes on from the weights to the scores."""
         weights = self.weights(scores, visible)
-        output = self.product(self.rounded(weights.forward), value, RESCALING * scores.shape[-1] + OTHERS)
+        forward = weights.forward if kept is None else self.times(weights.forward, kept)
+        output = self.product(self.rounded(forward), value, RESCALING * scores.shape[-1] + OTHERS)
         again = self.rounded(weights.backward)
         live: Array = np.any(d_output.size > 0, axis=-1, keepdims=True)  # (..., n, 1)
+        live = live if d_logsumexp is None else live | (d_logsumexp.size > 0)[..., None]
         flows = live & weights.takes_part
         d_weights = self.d_weights(d_output, value, flows)
+        d_weights = d_weights if kept is None else self.times(d_weights, kept)
         # The mean is sum_j A_ij dA_ij or sum_b dO_ib O_ib: the errors of both, for either may be computed.
         by_pairs, by_output = self.mean_of(again, d_weights), self.mean_of(d_output, self.rounded(output))
         mean = Computed(by_pairs.value, np.where(live, by_pairs.error + by_output.error, 0))

@@ -15,7 +15,9 @@ import numpy as np
 from attention_np._lib.arrays import Array
 from attention_np.known_answers.analysis import Analysis, Computed, exact
 from attention_np.known_answers.formats import Format
-from attention_np.known_answers.program import OPS
+from attention_np.known_answers.ops import OPS
+
+BITS = 8  # of a bound, which is at most a 128th larger than it need be
 
 
 def bounds(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[str, Any]) -> dict[str, Array]:
@@ -24,7 +26,7 @@ def bounds(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[
     Parameters
     ----------
     op : str
-        A name of `known_answers.program.OPS`.
+        A name of `known_answers.ops.OPS`.
     form : Format
         Of the inputs.
     inputs, options
@@ -57,11 +59,20 @@ def with_rounding(error: Array, answer: Array, form: Format) -> Array:
     """The bound of each entry: its error, its last rounding, and the rounding of the answer that it is held against."""
     size = np.abs(answer.astype(np.float64))
     size = np.where(np.isfinite(size), size, 0)
-    bound: Array = np.where((error > 0) | (size > 0), error + 2 * (form.unit * (size + error) + form.underflow), 0)
-    return bound
+    bound = np.where((error > 0) | (size > 0), error + 2 * (form.unit * (size + error) + form.underflow), 0)
+    return _rounded_up(bound)
+
+
+def _rounded_up(x: Array) -> Array:
+    """Numbers of a few bits, which take less room when they are compressed."""
+    fraction, exponent = np.frexp(x)
+    rounded: Array = np.ldexp(np.ceil(np.ldexp(fraction, BITS)), exponent - BITS)
+    return rounded
 
 
 def finite(name: str, x: Array) -> Array:
     """An input in float64, with zeros for what is not finite, but in what is added to scores."""
     wide = np.asarray(x).astype(np.float64)
-    return wide if name in ("bias", "scores", "log_decay", "gate") else np.where(np.isfinite(wide), wide, 0)
+    return (
+        wide if name in ("bias", "scores", "log_decay", "gate", "logsumexps") else np.where(np.isfinite(wide), wide, 0)
+    )

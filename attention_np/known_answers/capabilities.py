@@ -12,7 +12,7 @@ import numpy as np
 from attention_np._lib import json
 from attention_np._lib.arrays import Array
 from attention_np._lib.text import shortened
-from attention_np.known_answers.examples import OPS
+from attention_np.known_answers.examples import OF_KERNELS, OPS
 from attention_np.known_answers.files import refusing
 from attention_np.known_answers.formats import DTYPES
 from attention_np.known_answers.manifest import Entry
@@ -21,7 +21,7 @@ from attention_np.known_answers.signatures import SIGNATURES
 LARGEST = 2**16  # bytes of a file
 LAYOUTS = ("batch, heads, queries", "batch, queries, heads")
 BY_FEATURE = (  # arrays (..., h, n, d), whose gradients, tangents and products of second order are, too
-    "query", "key", "value", "output", "log_decay", "probe", "response",
+    "query", "key", "value", "output", "outputs", "log_decay", "probe", "response",
 )  # fmt: skip
 BY_TOKEN = ("beta",)  # (..., h, n)
 PREFIXES = ("d_d_", "hvp_", "d_", "v_")
@@ -127,7 +127,7 @@ def _layout(value: Any) -> str:
 TAKES = ("tangents", *{x: None for one in SIGNATURES.values() for x in (*one.optional, *one.options)})
 NUMBERS = json.as_tuple(json.as_whole)
 FIELDS: dict[str, Callable[[Any], Any]] = {
-    "ops": _names(OPS),
+    "ops": _names((*OPS, *OF_KERNELS)),
     "dtypes": _names(DTYPES),
     "takes": _names(TAKES),
     "d_k": NUMBERS,

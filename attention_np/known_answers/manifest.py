@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from attention_np._lib import json
 from attention_np._lib.text import shortened
-from attention_np.known_answers.examples import OPS, TAGS, THREADS
+from attention_np.known_answers.examples import OF_KERNELS, OPS, TAGS, THREADS
 from attention_np.known_answers.files import BOOLEAN, refusing
 from attention_np.known_answers.formats import DTYPES, FORMATS
-from attention_np.known_answers.signatures import SIGNATURES
+from attention_np.known_answers.signatures import BOOLEANS, SIGNATURES
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "attention_np known answers", 2
@@ -245,8 +245,9 @@ def _check(entry: Entry) -> None:
     shapes: dict[str, dict[str, tuple[int, ...]]] = {role: {} for role in ROLES}
     for name, tensor in entry.tensors.items():
         shapes[tensor.role][name] = tensor.shape
-        code = "F64" if tensor.role == "bound" else BOOLEAN if name == "mask" else FORMATS[entry.dtype].code
-        if tensor.dtype != code:
+        code = "F64" if tensor.role == "bound" else BOOLEAN if name in BOOLEANS else FORMATS[entry.dtype].code
+        statistic = name in SIGNATURES[entry.op].in_float32 and tensor.dtype == FORMATS["float32"].code
+        if tensor.dtype != code and not (statistic and FORMATS[entry.dtype].precision < 24):
             raise ValueError(f"{name} is of {tensor.dtype}, and in a case of {entry.dtype} it must be of {code}")
     inputs, answers, bounds = (shapes[role] for role in ROLES)
     SIGNATURES[entry.op].check(inputs, answers, entry.options)
@@ -265,7 +266,7 @@ TENSOR = {
 }
 ENTRY = {
     "name": _text,
-    "op": _one_of(*OPS),
+    "op": _one_of(*OPS, *OF_KERNELS),
     "dtype": _one_of(*DTYPES),
     "description": _text,
     "tags": json.as_tuple(_text),

@@ -52,7 +52,8 @@ def _softmax(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options)
     }
 
 
-def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+def attention_of_heads(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    """Dot-product attention, of arrays whose leading axes broadcast."""
     (n, d_k), m = inputs["query"].shape[-2:], inputs["key"].shape[-2]
     query, key, value = (inputs[name] for name in ("query", "key", "value"))
     scale, softcap = inputs.get("scale", rules.scale(options.get("scale"), d_k)), options.get("softcap")
@@ -70,7 +71,7 @@ def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Opti
     if "weights_by" in options:
         head, d_sink = _weighed(rules, scores, visible, value, inputs["d_output"], options["weights_by"]), None
     else:
-        head, d_sink = _attend(rules, scores, seen, value, inputs["d_output"], inputs.get("sink"))
+        head, d_sink = _attend(rules, scores, seen, value, inputs, options)
     d_products = d_biased = rules.where(visible, head.d_scores) if after == "mask" else head.d_scores
     if softcap is not None:
         uncapped = uncapped if after else rules.scores(query, key, scale, None, visible)
@@ -121,17 +122,22 @@ def _visible(inputs: Mapping[str, Numbers], options: Options, n: int, m: int) ->
 
 
 def _attend(
-    rules: Arithmetic, scores: Numbers, visible: Array, value: Numbers, d_output: Numbers, sink: Numbers | None
+    rules: Arithmetic, scores: Numbers, visible: Array, value: Numbers, inputs: Mapping[str, Numbers], options: Options
 ) -> tuple[Head, Numbers | None]:
     """Attention from its scores, and the gradient of the sink: one more key, seen by all, whose value is zero."""
+    sink, d_output, kept, d_logsumexp = (inputs.get(x) for x in ("sink", "d_output", "kept", "d_logsumexp"))
+    if kept is not None:
+        kept = rules.over(rules.number(kept), 1 - options["dropout_p"])
     if sink is None:
-        return rules.attend(scores, visible, value, d_output), None
+        return rules.attend(scores, visible, value, d_output, kept, d_logsumexp), None
     m, one_more = scores.shape[-1], (*scores.shape[:-1], 1)
     column = rules.map(sink, lambda a: np.broadcast_to(a[..., None, None], one_more))
     whole = rules.joined([scores.swapaxes(-1, -2), column.swapaxes(-1, -2)]).swapaxes(-1, -2)
     seen = np.concatenate([np.broadcast_to(visible, scores.shape), np.ones(one_more, np.bool_)], axis=-1)
     nothing = rules.zeros((*value.shape[:-2], 1, value.shape[-1]))
-    head = rules.attend(whole, seen, rules.joined([value, nothing]), d_output)
+    if kept is not None:
+        kept = rules.map(kept, lambda a: np.concatenate([np.broadcast_to(a, scores.shape), a[..., :1]], axis=-1))
+    head = rules.attend(whole, seen, rules.joined([value, nothing]), d_output, kept, d_logsumexp)
     d_sink = rules.sum_to(rules.summed(rules.map(head.d_scores, lambda a: a[..., m]), -1), sink.shape)
     d_scores, d_value = (
         rules.map(x, cut) for x, cut in ((head.d_scores, lambda a: a[..., :m]), (head.d_value, lambda a: a[..., :m, :]))
@@ -155,7 +161,7 @@ def _weighed(
 def _dot_product_tangents(
     rules: Arithmetic, inputs: Mapping[str, Numbers], scale: Numbers, visible: Array, scores: Numbers, scaled: Numbers
 ) -> dict[str, Numbers]:
-    """The tangent of each line of :func:`_dot_product`; `scaled` is the gradient of its products."""
+    """The tangent of each line of :func:`attention_of_heads`; `scaled` is the gradient of its products."""
     query, key, value, v_query, v_key = (inputs[name] for name in ("query", "key", "value", "v_query", "v_key"))
     scores_tangent = rules.plus(
         rules.scores(v_query, key, scale, None, visible),
@@ -300,7 +306,7 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
         of_own[x], takes_back[x] = _prepared(rules, x, of_own[x], inputs, options)
     of_heads = {x: rules.map(y, lambda a, x=x: np.repeat(a, heads // split[x], axis=-3)) for x, y in of_own.items()}
     shared = {x: inputs[x] for x in ("mask", "bias", "sink", *BIASES, "index") if x in inputs}
-    attention = _dot_product(rules, shared | of_heads, options)
+    attention = attention_of_heads(rules, shared | of_heads, options)
 
     combined = rules.map(rules.rounded(attention["output"]), _combine)
     answers = {"output": rules.linear(combined, w_output, inputs.get("b_output"))}
@@ -314,7 +320,7 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
         gradients["hvp_w_output"] = rules.linear_backward(inputs["d_output"], combined_tangent, w_output)[1]
         gradients["hvp_b_output"] = rules.zeros(d_b_output.shape)  # it shifts the output, which no gradient sees
     for x in names:
-        d_own = _summed_over_groups(rules, attention[f"d_{x}"], of_own[x].shape)
+        d_own = sum_to_groups(rules, attention[f"d_{x}"], of_own[x].shape)
         if x in takes_back:
             d_own, of_gain = takes_back[x](rules.rounded(d_own))
             gradients |= of_gain
@@ -322,7 +328,7 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
         backward = rules.linear_backward(d_projected, inputs[x], inputs[f"w_{x}"])
         gradients |= dict(zip((f"d_{x}", f"d_w_{x}", f"d_b_{x}"), backward, strict=True))
         if v:
-            own_tangent = _summed_over_groups(rules, attention[f"hvp_{x}"], of_own[x].shape)
+            own_tangent = sum_to_groups(rules, attention[f"hvp_{x}"], of_own[x].shape)
             d_projected_tangent = rules.map(rules.rounded(own_tangent), _combine)
             products = _linear_gradient_tangents(
                 rules, d_projected_tangent, d_projected, (inputs[x], inputs[f"w_{x}"]), (v[x], v[f"w_{x}"])
@@ -344,7 +350,7 @@ def _linear_tangent(
     return rules.plus(rules.rounded(of_x), rules.rounded(rules.linear(x, v[f"w_{name}"])))
 
 
-def _summed_over_groups(rules: Arithmetic, d_x: Numbers, shape: tuple[int, ...]) -> Numbers:
+def sum_to_groups(rules: Arithmetic, d_x: Numbers, shape: tuple[int, ...]) -> Numbers:
     """The gradients of heads of this shape, of those of all heads that they serve."""
     groups = rules.map(d_x, lambda a: a.reshape(*shape[:-3], shape[-3], -1, *shape[-2:]))
     return rules.map(rules.sum_to(groups, (*shape[:-2], 1, *shape[-2:])), lambda a: a.reshape(shape))
@@ -436,7 +442,7 @@ def _attend_by_position(
         parts = [_beside(rules, x, y) for x, y in zip(parts, turned, strict=True)]
     taken = {name: inputs[name] for name in ("mask", "bias", "sink", "d_output") if name in inputs}
     taken |= dict(zip(("query", "key", "value"), (*parts, value), strict=True))
-    answers = _dot_product(rules, taken, options)
+    answers = attention_of_heads(rules, taken, options)
     d_query, d_key, d_value = (answers.pop(f"d_{name}") for name in ("query", "key", "value"))
     if "query_rotary" in inputs:
         of_queries, of_keys = (rules.map(x, lambda a: a[..., own:]) for x in (d_query, d_key))
@@ -671,9 +677,9 @@ def sum_to(array: Array, shape: tuple[int, ...]) -> Array:
     return np.asarray(array.sum(axis=(*range(added), *stretched))).reshape(shape)
 
 
-OPS: dict[str, Callable[[Arithmetic, Mapping[str, Numbers], Options], dict[str, Numbers]]] = {
+DENSE: dict[str, Callable[[Arithmetic, Mapping[str, Numbers], Options], dict[str, Numbers]]] = {
     "softmax": _softmax,
-    "dot_product": _dot_product,
+    "dot_product": attention_of_heads,
     "additive": _additive,
     "multi_head": _multi_head,
     "linear_attention": _linear_attention,

@@ -30,7 +30,17 @@ Shapes: TypeAlias = Mapping[str, Shape]
 Arrays: TypeAlias = Mapping[str, Array]
 
 MOST_SCORES = 2**24  # of a case, times the hidden units of additive attention: what is held in memory at a time
-HAVE_NO_GRADIENT = ("mask", "index", "positions", "key_positions", "d_output", "d_final_state")
+HAVE_NO_GRADIENT = (
+    "mask",
+    "kept",
+    "index",
+    "positions",
+    "key_positions",
+    "d_output",
+    "d_final_state",
+    "d_logsumexp",
+)
+BOOLEANS = ("mask", "kept")
 
 
 class Signature(NamedTuple):
@@ -48,6 +58,7 @@ class Signature(NamedTuple):
     shapes: Callable[[Arrays, Mapping[str, Any]], tuple[Shape, Shape | None]]
     beside: str = "logsumexp"  # what is given beside the output
     second_order: bool = False  # whether a case may hold a tangent of each input, and Hessian-vector products
+    in_float32: tuple[str, ...] = ()  # statistics and states, which kernels of shorter formats hold in float32
 
     def read_options(self, value: Any) -> dict[str, Any]:
         """The options of a case, as they stand in a manifest."""
@@ -101,6 +112,73 @@ def _dot_product(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Sha
     query, key, value = _attending(inputs)
     check_features(query, key)
     return _attention(inputs, options, query, key, value)
+
+
+def _kernel(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
+    query, key = inputs["query"], inputs["key"]
+    if query.ndim < 3 or key.ndim != query.ndim:
+        raise ValueError(f"query and key must have (..., h, n, d) (query.shape={query.shape}, key.shape={key.shape})")
+    check_features(query, key)
+    (*batch, h, n, _), (*_, few, m, d_k) = query.shape, key.shape
+    if h % few:
+        raise ValueError(f"{h} heads of queries are no whole number of groups for {few} of keys")
+    if ("value" in inputs) == ("value_width" in options):
+        raise ValueError("there is either a value or a value_width, of the keys that are values, too")
+    value = inputs.get("value", _empty((*key.shape[:-1], min(options.get("value_width", d_k), d_k))))
+    _check_shape("value", value.shape, (*key.shape[:-1], value.shape[-1]))
+    if "block_table" in options:
+        m = _of_pages(options, key, batch)
+    else:
+        _check_shape("key", key.shape[:-3], tuple(batch))
+    _check_of_sequences(options, n, m, batch)
+    scores = (*batch, h, n, m)
+    _check_scores(inputs, scores, 1)
+    biases.check(made_bias(inputs, options), scores, d_k)
+    if ("kept" in inputs) != ("dropout_p" in options):
+        raise ValueError("kept and dropout_p are both given or none")
+    if "kept" in inputs:
+        check_broadcasts_to("kept", inputs["kept"], scores)
+    _check_shape("d_logsumexp", inputs.get("d_logsumexp", _empty(scores[:-1])).shape, scores[:-1])
+    return (*scores[:-1], value.shape[-1]), scores[:-1]
+
+
+def _of_pages(options: Mapping[str, Any], key: Array, batch: list[int]) -> int:
+    """The number of keys that a block table gives each sample."""
+    table = np.array(options["block_table"])
+    if table.ndim != 2 or [len(table)] != batch or not (table >= -1).all() or not (table < len(key)).all():
+        raise ValueError(f"block_table must name pages, of {len(key)}, for each of the samples {tuple(batch)}")
+    return int(table.shape[1] * key.shape[-2])
+
+
+def _check_of_sequences(options: Mapping[str, Any], n: int, m: int, batch: list[int]) -> None:
+    if options.get("alignment", "top-left") not in ("top-left", "bottom-right"):
+        raise ValueError(f"alignment must be top-left or bottom-right, not {shortened(options['alignment'])}")
+    if ("cu_seqlens_q" in options) != ("cu_seqlens_k" in options):
+        raise ValueError("cu_seqlens_q and cu_seqlens_k are both given or none")
+    for name, total in (("cu_seqlens_q", n), ("cu_seqlens_k", m)):
+        ends = options.get(name, (0, total))
+        if list(ends) != sorted(ends) or ends[:1] != (0,) or ends[-1:] != (total,):
+            raise ValueError(f"{name} must rise from 0 to {total}")
+    if len(options.get("cu_seqlens_q", ())) != len(options.get("cu_seqlens_k", ())):
+        raise ValueError("cu_seqlens_q and cu_seqlens_k must be as long as each other")
+    lengths = options.get("key_lengths")
+    if lengths is not None and ([len(lengths)] != batch or max(lengths) > m):
+        raise ValueError(f"key_lengths must be at most {m}, for each of the samples {tuple(batch)}")
+    if "indices" in options:
+        indices = np.array(options["indices"])
+        wrong = indices.ndim not in (2, 3) or (*batch, n)[-(indices.ndim - 1) :] != indices.shape[:-1]
+        if wrong or not ((indices >= -1) & (indices < m)).all():
+            raise ValueError(f"indices must be of {m} keys, or -1, in (n, k) or (batch, n, k)")
+
+
+def _merge(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
+    del options  # it has none
+    outputs, logsumexps = inputs["outputs"].shape, inputs["logsumexps"].shape
+    if len(outputs) < 3:
+        raise ValueError(f"outputs must have (parts, ..., n, d) (outputs.shape={outputs})")
+    _check_shape("logsumexps", logsumexps, outputs[:-1])
+    _check_shape("d_logsumexp", inputs.get("d_logsumexp", _empty(logsumexps[1:])).shape, logsumexps[1:])
+    return outputs[1:], logsumexps[1:]
 
 
 def _additive(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape | None]:
@@ -441,6 +519,25 @@ def _window(value: Any) -> tuple[int | None, int | None]:
     return left, right
 
 
+def _from_minus_one(value: Any) -> int:
+    """The number of a page or a key, or -1 for none."""
+    return -1 if value == -1 and not isinstance(value, bool) else json.as_whole(value)
+
+
+def _of_places(value: Any) -> Any:
+    """Whole numbers from -1, in two or three axes."""
+    deeper = isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple) and value[0]
+    three = deeper and isinstance(value[0][0], list | tuple)
+    rows = json.as_tuple(_from_minus_one)
+    return json.as_tuple(json.as_tuple(rows) if three else rows)(value)
+
+
+def _signed(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"a whole number is expected, not {shortened(value)}")
+    return value
+
+
 def _kind_of_norm(value: Any) -> str:
     if value not in ("rms", "l2"):
         raise ValueError(f"rms or l2 is expected, not {shortened(value)}")
@@ -496,6 +593,37 @@ SIGNATURES = {
         _dot_product,
         second_order=True,
     ),
+    "attention": Signature(
+        ("query", "key"),
+        ("value", "bias", "sink", "slopes", "mask", "kept", "d_logsumexp"),
+        {
+            "scale": json.as_finite,
+            "softcap": json.as_finite,
+            "is_causal": json.as_flag,
+            "alignment": json.as_text,
+            "offset": _signed,
+            "window": _window,
+            "key_lengths": json.as_tuple(json.as_whole),
+            "cu_seqlens_q": json.as_tuple(json.as_whole),
+            "cu_seqlens_k": json.as_tuple(json.as_whole),
+            "block_table": _of_places,
+            "indices": _of_places,
+            "value_width": json.as_whole,
+            "dropout_p": json.as_finite,
+        },
+        (),
+        _kernel,
+        second_order=True,
+        in_float32=("logsumexp", "d_logsumexp"),
+    ),
+    "merge": Signature(
+        ("outputs", "logsumexps"),
+        ("d_logsumexp",),
+        {},
+        (),
+        _merge,
+        in_float32=("logsumexps", "d_logsumexp", "logsumexp", "d_logsumexps"),
+    ),
     "additive": Signature(
         (*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive, second_order=True
     ),
@@ -523,6 +651,7 @@ SIGNATURES = {
         (),
         _linear_attention,
         "final_state",
+        in_float32=("initial_state", "d_final_state", "final_state", "d_initial_state"),
     ),
     "latent": Signature(
         ("query", "latent", "w_key", "w_value"),

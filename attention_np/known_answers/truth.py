@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from attention_np.known_answers.around import activated, hats
 from attention_np.known_answers.by_position import frequencies
-from attention_np.known_answers.program import OPS, Head, sum_to
+from attention_np.known_answers.ops import OPS
+from attention_np.known_answers.program import Head, sum_to
 from attention_np.known_answers.weighed import weighed
 
 Array = npt.NDArray[Any]
@@ -37,7 +38,7 @@ def answers(op: str, inputs: Mapping[str, Array], options: Mapping[str, Any], di
     Parameters
     ----------
     op : str
-        A name of `known_answers.program.OPS`.
+        A name of `known_answers.ops.OPS`.
     inputs : mapping of str to ndarray
         What the op takes, the parameters of multi_head by their own names; and `d_output`, of linear_attention also
         `d_final_state`.
@@ -200,16 +201,13 @@ class Exact:
         leading = np.broadcast_shapes(d_rows.shape[:-2], x.shape[:-2])
         result = _zeros((*leading, d_rows.shape[-2], x.shape[-1]))
         for index, (rows, matrix) in _places(leading, d_rows, x):
-            for i, row in enumerate(rows):
-                some = np.flatnonzero(row != 0)
-                result[index][i] = [_dot(row[some], column) for column in matrix[some].T]
+            result[index] = _sums(np.asarray(rows != 0, np.bool_), rows, matrix)
         return result
 
     def linear(self, x: Array, w: Array, b: Array | None = None) -> Array:
         """``x @ w + b``."""
-        y = _zeros((*x.shape[:-1], w.shape[1]))
-        for i in np.ndindex(*x.shape[:-1]):
-            y[i] = [_dot(x[i], column) for column in w.T]
+        rows = x.reshape(-1, x.shape[-1])
+        y = _sums(np.ones(rows.shape, np.bool_), rows, w).reshape(*x.shape[:-1], w.shape[1])
         return y if b is None else y + b
 
     def linear_backward(self, d_y: Array, x: Array, w: Array) -> tuple[Array, Array, Array]:
@@ -228,8 +226,9 @@ class Exact:
         shown = np.broadcast_to(visible, shape) & np.asarray(added != -MP.inf, np.bool_)
         scales = np.broadcast_to(np.asarray(scale, object), (*shape[:-1], 1))
         for index, (q, k, factors, b, pairs) in _places(shape[:-2], query, key, scales, added, shown):
+            products = _products_of_pairs(pairs, q, k)
             for i, j in np.argwhere(pairs):
-                product = factors[i, 0] * _dot(q[i], k[j])
+                product = factors[i, 0] * products[i, j]
                 scores[index][i, j] = (product if softcap is None else _capped(product, softcap)) + b[i, j]
         return scores
 
@@ -243,13 +242,23 @@ class Exact:
             d_scores[i][shown] = _row_backward(row, d_output[i][shown])
         return weights, logsumexp, d_scores
 
-    def attend(self, scores: Array, visible: Array, value: Array, d_output: Array) -> Head:
+    def attend(
+        self,
+        scores: Array,
+        visible: Array,
+        value: Array,
+        d_output: Array,
+        kept: Array | None = None,
+        d_logsumexp: Array | None = None,
+    ) -> Head:
         """From the scores to the output, and from the gradient of that to those of scores and values."""
-        leading = np.broadcast_shapes(scores.shape[:-2], value.shape[:-2])
+        leading, rows = np.broadcast_shapes(scores.shape[:-2], value.shape[:-2]), scores.shape[-2]
         logsumexp, results = _zeros(scores.shape[:-1]), []
         visible = np.broadcast_to(visible, scores.shape)
-        for index, (s, shown, v, d_o) in _places(leading, scores, visible, value, d_output):
-            head = _attend(s, _shown(shown, s), v, d_o)
+        factors = np.broadcast_to(_ones((1, 1)) if kept is None else kept, scores.shape)
+        of_rows = np.broadcast_to(_zeros((rows,)) if d_logsumexp is None else d_logsumexp, scores.shape[:-1])[..., None]
+        for index, (s, shown, v, d_o, f, d_l) in _places(leading, scores, visible, value, d_output, factors, of_rows):
+            head = _attend(s, _shown(shown, s), v, d_o, f, d_l[:, 0])
             logsumexp[_within(index, scores.shape[:-2])] = head.logsumexp
             results.append((head.output, head.d_scores, head.d_value))
         output, d_scores, d_value = (
@@ -264,6 +273,11 @@ class _Row(NamedTuple):
     weights: Array
     logsumexp: Any
     moves: bool  # when a score does
+
+    @property
+    def slopes(self) -> Array:
+        """The gradient of the log-sum-exp."""
+        return self.weights if self.moves else _zeros(self.weights.shape)
 
 
 def _row(scores: Array) -> _Row:
@@ -297,23 +311,20 @@ def _above_mean(row: _Row, x: Array) -> Array:
     return above
 
 
-def _attend(scores: Array, visible: Array, value: Array, d_output: Array) -> Head:
-    """From the scores of one head to its output, and from the gradient of that back to the scores."""
+def _attend(scores: Array, visible: Array, value: Array, d_output: Array, factors: Array, d_logsumexp: Array) -> Head:
+    """From the scores of one head to its output, and from the gradients of that and of the log-sum-exp back."""
     n, m = scores.shape
-    output, d_value = _zeros((n, value.shape[1])), _zeros(value.shape)
-    logsumexp, d_scores = _zeros((n,)), _zeros((n, m))
+    weights, logsumexp, d_scores = _zeros((n, m)), _zeros((n,)), _zeros((n, m))
+    live = np.array([any(d != 0 for d in (*d_output[i], d_logsumexp[i])) for i in range(n)], np.bool_)
+    flows = visible & live[:, None]  # nothing flows back through another query, whatever it holds
+    d_weights = _products_of_pairs(flows, d_output, value) * factors
     for i in range(n):
-        shown = np.flatnonzero(visible[i])
-        row = _row(scores[i, shown])
-        logsumexp[i] = row.logsumexp
-        output[i] = [_dot(row.weights, column) for column in value[shown].T]
-        if not any(d != 0 for d in d_output[i]):
-            continue  # nothing flows back through this query, whatever it holds
-        d_weights = np.array([_dot(d_output[i], value[j]) for j in shown], object)
-        d_scores[i, shown] = _row_backward(row, d_weights)
-        for j, weight in zip(shown, row.weights, strict=True):
-            d_value[j] += d_output[i] * weight  # the array first: else mpmath writes it out, to say it is no number
-    return Head(output, logsumexp, d_scores, d_value)
+        row = _row(scores[i, visible[i]])
+        weights[i, visible[i]], logsumexp[i] = row.weights, row.logsumexp
+        if live[i]:
+            d_scores[i, visible[i]] = _row_backward(row, d_weights[i, visible[i]]) + d_logsumexp[i] * row.slopes
+    dropped = weights * factors
+    return Head(_sums(visible, dropped, value), logsumexp, d_scores, _sums(flows.T, dropped.T, d_output))
 
 
 def _capped(score: Any, softcap: float) -> Any:
@@ -328,6 +339,61 @@ def _shown(visible: Array, scores: Array) -> Array:
 def _dot(a: Iterable[Any], b: Iterable[Any]) -> Any:
     """The sum of the products: exact, and then rounded."""
     return MP.fdot(a, b)
+
+
+def _sums(some: Array, rows: Array, x: Array) -> Array:
+    """The products of `rows`, (n, k), with `x`, (k, d): of each row the terms of `some`."""
+    found = _products(rows, x)
+    if found is None:
+        found = _zeros((len(rows), x.shape[1]))
+        for i, (row, terms) in enumerate(zip(rows, some, strict=True)):
+            found[i] = [_dot(row[terms], column) for column in x[terms].T]
+    return found
+
+
+def _products_of_pairs(pairs: Array, a: Array, b: Array) -> Array:
+    """Those of rows of `a`, (n, d), with rows of `b`, (m, d), of the pairs that count; of others any finite number."""
+    found = _products(a, b.T)
+    if found is None:
+        found = _zeros(pairs.shape)
+        for i, j in np.argwhere(pairs):
+            found[i, j] = _dot(a[i], b[j])
+    return found
+
+
+def _products(a: Array, b: Array) -> Array | None:
+    """The product of matrices, as :func:`_dot` gives each entry; or None where a number is not finite.
+
+    The numbers of a row, or of a column, are whole numbers times one power of two.
+    """
+    rows, columns = _whole(a), _whole(b.T)
+    if rows is None or columns is None:
+        return None
+    sums = rows[0] @ columns[0].T
+    exponents = np.add.outer(rows[1], columns[1]).tolist()
+    found = _zeros(sums.shape)
+    for i, row in enumerate(sums.tolist()):
+        found[i] = [_number(x, exponent) for x, exponent in zip(row, exponents[i], strict=True)]
+    return found
+
+
+def _number(whole: int, exponent: int) -> Any:
+    return MP.make_mpf(mpmath.libmp.from_man_exp(whole, exponent, MP.prec, "n"))
+
+
+def _whole(x: Array) -> tuple[Array, list[int]] | None:
+    """The rows of `x` as whole numbers, and the exponent of the power of two that each row is times."""
+    whole, exponents = np.zeros(x.shape, object), []
+    for i, row in enumerate(x):
+        parts = [MP.convert(number)._mpf_ for number in row]  # each (sign, mantissa, exponent, bits of the mantissa)
+        if any(exponent and not mantissa for _, mantissa, exponent, _ in parts):
+            return None
+        exponents.append(min((exponent for _, mantissa, exponent, _ in parts if mantissa), default=0))
+        whole[i] = [
+            (-mantissa if sign else mantissa) << (exponent - exponents[-1]) if mantissa else 0
+            for sign, mantissa, exponent, _ in parts
+        ]
+    return whole, exponents
 
 
 def _places(leading: tuple[int, ...], *arrays: Array) -> Iterator[tuple[tuple[int, ...], list[Array]]]:
@@ -345,6 +411,10 @@ def _within(index: tuple[int, ...], leading: tuple[int, ...]) -> tuple[int, ...]
 
 def _zeros(shape: tuple[int, ...]) -> Array:
     return np.full(shape, ZERO, object)
+
+
+def _ones(shape: tuple[int, ...]) -> Array:
+    return np.full(shape, MP.mpf(1), object)
 
 
 def _exact(x: Array) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from attention_np._lib.arrays import Array
 from attention_np.known_answers import bounds, files, manifest
-from attention_np.known_answers.examples import OPS, Example, all_examples
+from attention_np.known_answers.examples import OF_KERNELS, OPS, SETS, Example, all_examples
 from attention_np.known_answers.formats import DTYPES, FORMATS, dtype_of, to_format
 from attention_np.known_answers.reading import chosen, listed
 
@@ -26,6 +26,7 @@ def write(
     *,
     ops: Iterable[str] | None = None,
     dtypes: Iterable[str] | None = None,
+    cases: str = "standard",
     progress: Callable[[Sequence[Job]], Iterable[Job]] = iter,
 ) -> int:
     """Write the known answers into a directory.
@@ -39,6 +40,9 @@ def write(
         are its own.
     dtypes : iterable of str, optional
         Of "float64", "float32", "float16", "bfloat16", by default all.
+    cases : str, optional
+        "standard", small cases of everything; "kernel", in shapes that kernels are written for, which takes some
+        minutes; "first", forty of those.
     progress : callable, optional
         Takes the sequence of what is to be done and gives the same back, as ``rich.progress.track`` does.
 
@@ -56,7 +60,7 @@ def write(
     FileNotFoundError
         If the folder that it is to be made in is not there.
     ValueError
-        If there is no such op or dtype.
+        If there is no such op, dtype or set of cases.
 
     Notes
     -----
@@ -71,15 +75,20 @@ def write(
     17
     """
     wanted = ops_of(ops)
+    (chosen_set,) = chosen("set of cases", [cases], tuple(SETS))
     formats = chosen("dtype", dtypes, DTYPES)
     _require(formats)
     target = Path(directory).resolve()
     _check_target(target)
-    jobs = [(example, dtype) for dtype in formats for example in all_examples() if example.op in wanted]
+    made = all_examples if chosen_set == "standard" else SETS[chosen_set]
+    examples = [example for example in made() if example.op in wanted]
+    # All dtypes of a case follow one another: where they have the same inputs, they have the same answers.
+    jobs = [(example, dtype) for example in examples for dtype in formats if dtype in example.dtypes]
     with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         fresh, former = Path(scratch, "new"), Path(scratch, "former")
         fresh.mkdir()
         entries = [_write_case(fresh, example, dtype) for example, dtype in progress(jobs)]
+        entries.sort(key=lambda entry: formats.index(entry.dtype))
         text = json.dumps(manifest.as_json(entries), indent=1, allow_nan=False)
         text = re.sub(r"\[[\d,\s]+\]", lambda shape: "".join(shape[0].split()).replace(",", ", "), text)
         (fresh / manifest.MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -99,7 +108,7 @@ def write(
 def ops_of(ops: Iterable[str] | None) -> list[str]:
     """The ops that have answers of their own, of those given; by default all."""
     names = None if ops is None else ["dot_product" if op == "blockwise" else op for op in listed("ops", ops)]
-    return chosen("op", names, OPS)
+    return chosen("op", names, (*OPS, *OF_KERNELS))
 
 
 def _require(formats: Sequence[str]) -> None:
@@ -126,11 +135,12 @@ def _check_target(target: Path) -> None:
 def _write_case(folder: Path, example: Example, dtype: str) -> manifest.Entry:
     from attention_np.known_answers.settling import settled_answers
 
-    inputs = {name: _rounded(x, dtype) for name, x in example.inputs.items()}
+    inputs = {name: _rounded(x, example.format_of(name, dtype)) for name, x in example.inputs.items()}
     errors = bounds.bounds(example.op, FORMATS[dtype], inputs, example.options)
     exact = settled_answers(example.op, inputs, example.options, errors)
-    answers = {name: to_format(x, dtype) for name, x in exact.items()}
-    limits = {name: bounds.with_rounding(errors[name], answers[name], FORMATS[dtype]) for name in answers}
+    formats = {name: example.format_of(name, dtype) for name in exact}
+    answers = {name: to_format(x, formats[name]) for name, x in exact.items()}
+    limits = {name: bounds.with_rounding(errors[name], x, FORMATS[formats[name]]) for name, x in answers.items()}
     arrays = {**inputs, **answers, **{f"bound.{name}": x for name, x in limits.items()}}
     name = f"{dtype}/{example.op}/{example.name}"
     # In the file, too, for programs that read no manifest.

@@ -10,7 +10,7 @@ import pytest
 from attention_np import dot_product, known_answers
 from attention_np._lib.arrays import Array
 from attention_np.known_answers import writing
-from attention_np.known_answers.examples import all_examples
+from attention_np.known_answers.examples import Example, all_examples
 
 FEW = {
     "softmax": ["rows", "tangents-mask"],
@@ -51,11 +51,16 @@ BESIDE: dict[str, set[str]] = {x: {"final_state"} for x in ("linear_attention", 
 Sets = dict[str, Path]  # of each op
 
 
-def written(folder: Path, chosen: Callable[[Any], bool], dtypes: Sequence[str]) -> Path:
+def written(
+    folder: Path,
+    chosen: Callable[[Any], bool],
+    dtypes: Sequence[str],
+    of: Callable[[], list[Example]] = all_examples,
+) -> Path:
     """A set of some of the cases."""
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "all_examples", lambda: [example for example in all_examples() if chosen(example)])
+        patch.setattr(writing, "all_examples", lambda: [example for example in of() if chosen(example)])
         known_answers.write(folder / "set", dtypes=dtypes)
     return folder / "set"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attention_np.known_answers.examples import (
     additive,
     around,
@@ -16,11 +18,13 @@ from attention_np.known_answers.examples import (
     softmax,
 )
 from attention_np.known_answers.examples.example import TAGS, THREADS, Example
+from attention_np.known_answers.examples.kernel import first_examples, kernel_examples
 from attention_np.known_answers.signatures import SIGNATURES
 
-__all__ = ["OPS", "TAGS", "THREADS", "Example", "all_examples"]
+__all__ = ["OF_KERNELS", "OPS", "SETS", "TAGS", "THREADS", "Example", "all_examples"]
 
-OPS = tuple(SIGNATURES)
+OF_KERNELS = ("attention", "merge")  # what the package has no op for, of that name
+OPS = tuple(op for op in SIGNATURES if op not in OF_KERNELS)
 
 
 def all_examples() -> list[Example]:
@@ -39,3 +43,10 @@ def all_examples() -> list[Example]:
         around,
     )
     return [example for module in modules for example in module.examples()]
+
+
+SETS: dict[str, Callable[[], list[Example]]] = {
+    "standard": all_examples,
+    "kernel": kernel_examples,
+    "first": first_examples,
+}

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from attention_np._lib.arrays import Array
+from attention_np.known_answers.formats import DTYPES, FORMATS
 from attention_np.known_answers.signatures import MADE, SIGNATURES
 
 __all__ = ["TAGS", "THREADS", "Array", "Draws", "Example", "Shape", "attending", "case_of", "filled", "with_tangents"]
@@ -41,8 +42,22 @@ TAGS = {
     "zero d_output": "a query without incoming gradient that holds NaN, or sees it",
     "tangents": "a tangent v_NAME of each input: Hessian-vector products are among the answers",
     "infinite scores": "plus infinity among the scores, or in the bias: the limit",
+    "grouped heads": "heads of keys and values that each serve as many heads of queries, which follow one another",
+    "bottom-right": "positions are counted from the last query and the last key",
+    "offset": "query i stands where key i + offset does",
+    "window": "queries see so many keys before their own position, and so many behind it",
+    "key lengths": "each sample has so many keys; what is behind them is padding",
+    "packed": "sequences one after the other, which begin and end at cu_seqlens",
+    "paged": "keys and values in pages, which a table gives to the samples",
+    "selected": "each query is told its keys, and -1 where there are fewer",
+    "shared value": "the values are the first features of the keys",
+    "dropout": "which weights are kept is given",
+    "d_logsumexp": "the log-sum-exp has a gradient of its own",
+    "all digits": "inputs with all the digits of their dtype",
 }
-THREADS = {  # in which kernels were wrong in just what a tag says: owner/repository#number, all on GitHub
+THREADS: dict[
+    str, tuple[str, ...]
+] = {  # in which kernels were wrong in just what a tag says: owner/repository#number, all on GitHub
     "causal": ("pytorch/pytorch#108108", "onnx/onnx#8054"),
     "softcap": ("onnx/onnx#7865", "onnx/onnx#7867"),
     "sink": ("Dao-AILab/flash-attention#1895",),
@@ -66,6 +81,16 @@ HELD = {  # by cases with these tags: one of these inputs or options
     "bonus": {"bonus"},
     "state": {"initial_state"},
     "tangents": {"v_scores", "v_query"},
+    "bottom-right": {"alignment"},
+    "offset": {"offset"},
+    "window": {"window"},
+    "key lengths": {"key_lengths"},
+    "packed": {"cu_seqlens_q"},
+    "paged": {"block_table"},
+    "selected": {"indices"},
+    "shared value": {"value_width"},
+    "dropout": {"dropout_p"},
+    "d_logsumexp": {"d_logsumexp"},
 }
 
 
@@ -79,6 +104,12 @@ class Example:
     inputs: dict[str, Array]
     options: dict[str, Any]
     special: tuple[str, ...]  # what its inputs and options do not tell
+    in_float32: tuple[str, ...] = ()  # arrays that are not held in a shorter format
+    dtypes: tuple[str, ...] = DTYPES
+
+    def format_of(self, array: str, dtype: str) -> str:
+        """The format of one of its arrays, in the case of that dtype."""
+        return "float32" if array in self.in_float32 and FORMATS[dtype].precision < 24 else dtype
 
     @property
     def tags(self) -> tuple[str, ...]:
