@@ -12,7 +12,7 @@ from attention_np.atlas import recipes
 from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import Mirror, UnknownLayer
 from attention_np.atlas._parts import affine, rotation
-from attention_np.atlas.classes.dense import options_of
+from attention_np.atlas.classes.dense import options_of, refuse
 from attention_np.atlas.classes.llama import growth
 from attention_np.atlas.recipes._steps import turned
 
@@ -44,12 +44,16 @@ class Compressed:
         """The output, of the arguments of the module."""
         x = a.hidden_states
         made: dict[str, Any] = {}
-        if m.get("q_lora_rank", 1) is None:
+        refuse(m, "is_kv_shared_layer")
+        if m.has("q_proj"):
             made["w_query"], made["b_query"] = affine(m.q_proj)
         else:
             made["w_query_down"], made["b_query_down"] = affine(m.q_a_proj)
-            made["w_query"], made["b_query"] = affine(m.q_b_proj)
             made["query_gain"] = options_of(m.q_a_layernorm, x)["gain"]
+            if m.has("q_gate_proj"):
+                made |= self._with_gate(m)
+            else:
+                made["w_query"], made["b_query"] = affine(m.q_b_proj)
         made["w_latent"], made["b_latent"] = affine(m.kv_a_proj_with_mqa)
         own = options_of(m.kv_a_layernorm, x)
         made |= {"latent_gain": own["gain"], "epsilon": own["epsilon"]}
@@ -62,7 +66,7 @@ class Compressed:
         made["latent_factor"] = 1.0 if self.latent_scale is None else getattr(m, self.latent_scale)
         mask = a.attention_mask
         if self.chosen and (m.has("indexer") or a.prev_topk_indices is not None):
-            mask = self._selected(m, a, made)
+            mask = self._selected(m, a)
         n = x.shape[-2]
         own = m.function("interface")(m, mask, scaling=scale, shape=(n, n))
         if own.pop("groups", 1) != 1:
@@ -89,17 +93,25 @@ class Compressed:
         of_heads = w.reshape(w.shape[0], -1, d + d_value).swapaxes(0, 1)  # (h, rank, d + d_v)
         return of_heads[..., :d], of_heads[..., d:]
 
-    def _selected(self, m: Mirror, a: Arguments, made: dict[str, Any]) -> Any:
+    def _with_gate(self, m: Mirror) -> dict[str, Any]:
+        """Of a projection that makes the query and the gate of each head."""
+        w, b = affine(m.q_gate_proj)
+        if b is not None:
+            raise UnknownLayer(f"{m._about} adds a bias to queries")
+        apart = w.reshape(w.shape[0], -1, m.qk_head_dim + m.v_head_dim)
+        w_query, w_gate = apart[..., : m.qk_head_dim], apart[..., m.qk_head_dim :]
+        made = {"w_query": w_query.reshape(w.shape[0], -1), "w_gate": w_gate.reshape(w.shape[0], -1)}
+        return made | {"query_both": True}
+
+    def _selected(self, m: Mirror, a: Arguments) -> Any:
         """The mask, with all hidden that the indexer does not choose."""
         mask = np.asarray(a.attention_mask)
         if m.has("indexer"):
-            down = plain(a.hidden_states) @ plain(made["w_query_down"])
-            down = down if made["b_query_down"] is None else down + plain(made["b_query_down"])
-            mean = np.mean(down**2, axis=-1, keepdims=True)
-            residual = down / np.sqrt(mean + made["epsilon"]) * plain(made["query_gain"])
+            x = a.hidden_states
+            residual = plain(m.q_a_layernorm(m.q_a_proj(x)) if m.has("q_a_proj") else m.indexer.q_input_norm(x))
             if self.query_scale:
                 residual = residual * getattr(m, self.query_scale)
-            chosen = m.indexer(plain(a.hidden_states), residual, a.position_embeddings, mask[:, 0])
+            chosen = m.indexer(plain(x), residual, a.position_embeddings, mask[:, 0], a.position_ids)
         else:
             chosen = np.asarray(a.prev_topk_indices)
         if mask.dtype.kind == "f" and chosen.shape[-1] < mask.shape[-1]:
@@ -127,17 +139,20 @@ def angles(positions: Any) -> tuple[Any, Any]:
 def indexed(turn: str, *, last: bool = False) -> Any:
     """An indexer: the tokens whose scores are the largest; `last`: that the last features are turned."""
 
-    def choose(m: Mirror, x: Any, residual: Any, positions: Any, mask: Any) -> Any:
+    def choose(m: Mirror, x: Any, residual: Any, positions: Any, mask: Any, places: Any) -> Any:
         d, turning = m.head_dim, m.qk_rope_head_dim
         query = plain(m.wq_b(residual)).reshape(*x.shape[:2], m.n_heads, d).swapaxes(1, 2)  # (b, h, n, d)
         key = plain(m.k_norm(m.wk(x)))[:, None]  # (b, 1, n, d)
-        how = m.function(turn)(*angles(positions))
-        query, key = (
-            np.concatenate([y[..., : d - turning], turned(y[..., d - turning :], **how)], axis=-1)
-            if last
-            else np.concatenate([turned(y[..., :turning], **how), y[..., turning:]], axis=-1)
-            for y in (query, key)
-        )
+        if m.has("softmax_scaling"):
+            query = query * plain(log_growth(m.softmax_scaling, places))
+        if m.get("use_rope", True):
+            how = m.function(turn)(*angles(positions))
+            query, key = (
+                np.concatenate([y[..., : d - turning], turned(y[..., d - turning :], **how)], axis=-1)
+                if last
+                else np.concatenate([turned(y[..., :turning], **how), y[..., turning:]], axis=-1)
+                for y in (query, key)
+            )
         weights = plain(m.weights_proj(x)).swapaxes(1, 2) * m.n_heads**-0.5 * m.softmax_scale
         scores, _ = indexer.forward(query, key[:, 0], weights)
         scores = np.where(mask, scores, -np.inf) if mask.dtype.kind == "b" else scores + mask
@@ -164,6 +179,11 @@ def check_choice(m: Mirror, scores: Any, k: int) -> None:
         raise UnknownLayer(f"{m._about} chooses between keys of equal scores: nothing says which")
 
 
+def log_growth(m: Mirror, position_ids: Any) -> Any:
+    """A factor of each query that grows with the logarithm of its position, (b, h, n, 1), as each head learns it."""
+    return (m.scale[:, None] * np.log(np.asarray(position_ids) + 1.0)[:, None] + m.bias[:, None])[..., None]
+
+
 def by_configuration(m: Mirror) -> str:
     """Which features are pairs."""
     return "apply_rotary_pos_emb_interleave" if m.config.rope_interleave else "apply_rotary_pos_emb"
@@ -174,6 +194,12 @@ NEIGHBOURS = "apply_rotary_pos_emb_interleave"
 READINGS = {
     "4247257946 b0e4363c0c": Compressed(by_configuration),  # DeepSeek-V3, AXK1
     "30e5b1cfb7": Compressed(NEIGHBOURS, gate="g_proj"),  # Bailing
+    "ac09e0b5b5": Compressed(NEIGHBOURS, chosen=True),  # AXK2
+    "978b595673": Compressed(  # Mistral Large 4
+        lambda m: NEIGHBOURS if m.use_rope else None,
+        query_factor=lambda m, a: log_growth(m.softmax_scaling, a.position_ids),
+        chosen=True,
+    ),
     "5825045ec4": Compressed(by_configuration, query_factor=growth),  # Mistral 4
     "b0b6715796": Compressed("apply_rotary_emb"),  # DeepSeek-V2
     "68e331e9da": Compressed(),  # Kimi Linear
@@ -193,11 +219,12 @@ READINGS = {
 
 PARTS = {
     "bba16bed76": indexed("apply_rotary_pos_emb"),
-    "6373b467d2": indexed(NEIGHBOURS),
+    "6373b467d2 02e83b5fd0": indexed(NEIGHBOURS),
+    "4351514dcd": lambda m: None,  # log_growth
     "c785c58f21": indexed("apply_rotary_pos_emb", last=True),
 }
 
 FUNCTIONS = {
-    "85e1115cac": rotation("neighbours", doubled=True),
+    "85e1115cac bbad469d04": rotation("neighbours", doubled=True),
     "71ea2487cf": rotation("neighbours", half=True),
 }

@@ -47,21 +47,28 @@ def multi_head_latent(
     rotary_epsilon: float = 1e-6,
     latent_factor: float = 1.0,
     query_factor: Any = None,
+    query_both: bool = False,
     scale: Any = None,
     mask: Any = None,
     bias: Any = None,
 ) -> Any:
-    """Keys and values of all heads are made of a latent; positions have features of their own (DeepSeek-V2)."""
+    """Keys and values of all heads are made of a latent; positions have features of their own (DeepSeek-V2).
+
+    With `query_both`, queries and the gate are made of what is normalised, and of the same before that.
+    """
     d, rank = w_key.shape[-1], w_key.shape[-2]
+    compressed = linear(x, w_latent, b_latent)  # (b, n, rank + d_r)
     head = w_query.shape[-1] // w_key.shape[0]  # features of a query: d, and those that are turned
     if w_query_down is not None:
-        query = normed(linear(x, w_query_down, b_query_down), query_gain, epsilon=epsilon)  # (rms-norm.3)
+        down = linear(x, w_query_down, b_query_down)
+        query = normed(down, query_gain, epsilon=epsilon)  # (rms-norm.3)
+        if query_both:
+            x = query = chain.concatenate([query, down], axis=-1)
         query = in_heads(linear(query, w_query, b_query), head)  # (b, h, n, d + d_r)
     else:
         query = in_heads(linear(x, w_query, b_query), head)
     if query_factor is not None:
         query = query * query_factor
-    compressed = linear(x, w_latent, b_latent)  # (b, n, rank + d_r)
     latent = normed(compressed[..., :rank], latent_gain, epsilon=epsilon) * latent_factor
     key_rotary, query_rotary = compressed[..., rank:], query[..., d:]
     if rotary_gain is not None:
