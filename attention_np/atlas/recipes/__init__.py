@@ -6,7 +6,7 @@ of a projection stand one after the other in its features. ``print(inspect.getso
 
 from attention_np.atlas.recipes._registry import RECIPES
 from attention_np.atlas.recipes.compressed import multi_head_latent
-from attention_np.atlas.recipes.dense import grouped_query, multi_head, post_norm
+from attention_np.atlas.recipes.dense import differential, grouped_query, multi_head, post_norm
 from attention_np.atlas.recipes.pictures import cosine_windowed, decomposed_places
 from attention_np.atlas.recipes.points import sampled
 from attention_np.atlas.recipes.relative import transformer_xl
@@ -16,6 +16,7 @@ __all__ = [
     "RECIPES",
     "cosine_windowed",
     "decomposed_places",
+    "differential",
     "gated_delta",
     "grouped_query",
     "kimi_delta",

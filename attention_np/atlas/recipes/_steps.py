@@ -45,7 +45,10 @@ def clipped(x: Any, least: float, most: float) -> Any:
 
 
 def normed(x: Any, gain: Any = None, b: Any = None, *, kind: str | None = "rms", epsilon: float = 1e-6) -> Any:
-    """Of each row, over its features: "rms" (rms-norm.3), or "layer" with the mean removed (layer-norm.4)."""
+    """Of each row: "rms" (rms-norm.3), "layer" with the mean removed (layer-norm.4), or "unit", of length 1."""
+    if kind == "unit":
+        d = x.shape[-1]
+        return chain.apply(rms_norm, x, gain, epsilon=epsilon / d) * d**-0.5  # (rms-norm.2)
     if gain is not None and gain.ndim > 1:  # a gain for each head
         y = normed(x, kind=kind, epsilon=epsilon) * gain[..., None, :]
         return y if b is None else y + b[..., None, :]
@@ -55,7 +58,7 @@ def normed(x: Any, gain: Any = None, b: Any = None, *, kind: str | None = "rms",
 
 
 def turned(x: Any, cos: Any, sin: Any, pairs: str = "halves") -> Any:
-    """The first features of x (..., n, d) turned in pairs: by cos and sin (..., n, r), the others stay (rotary.1).
+    """The first features of x (..., n, d) turned in pairs: by cos and sin (..., n, r), the others stay (rotary.5).
 
     The pair of feature i is i + r / 2 for "halves", the next one for "neighbours".
     """

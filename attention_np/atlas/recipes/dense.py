@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attention_np import chain, short_conv
 from attention_np.atlas.recipes._registry import recipe
 from attention_np.atlas.recipes._steps import (
     activated,
@@ -79,6 +80,8 @@ def grouped_query(
     w_gate: Any = None,
     b_gate: Any = None,
     sink: Any = None,
+    taps_key: Any = None,
+    taps_value: Any = None,
     memory: Any = None,
     x_value: Any = None,
     *,
@@ -98,6 +101,9 @@ def grouped_query(
     norm_output: str | None = None,
     output_epsilon: float = 1e-6,
     norm_each: bool = False,
+    norm_gated: bool = False,
+    visible: Any = 1.0,
+    query_factor: Any = None,
     gate: str = "sigmoid",
     scale: Any = None,
     softcap: float | None = None,
@@ -112,6 +118,9 @@ def grouped_query(
     x_value = memory if x_value is None else x_value
     query, key = linear(x, w_query, b_query), linear(memory, w_key, b_key)
     value = linear(x_value, w_value, b_value)
+    if taps_key is not None:  # a convolution of what is `visible` is added to each feature
+        key = key + chain.apply(short_conv, key * visible, taps_key)  # (short-conv.1)
+        value = value + chain.apply(short_conv, value * visible, taps_value)
     if of_all_heads:
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (b, n, h * d) (rms-norm.3)
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
@@ -132,15 +141,48 @@ def grouped_query(
     if norm_last:
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (rms-norm.3)
         key = normed(key, key_gain, key_b, kind=norm, epsilon=epsilon)
+    if query_factor is not None:  # of each head and feature
+        query = query * query_factor
     options = {"scale": scale, "softcap": softcap, "mask": mask, "bias": bias, "sink": sink}
     output = attention(query, repeated(key, groups), repeated(value, groups), **options)  # (dot-product.5)
     if norm_each:
         output = normed(output, output_gain, output_b, kind=norm_output, epsilon=output_epsilon)
     output = joined(output)  # (b, n, h * d)
+    if w_gate is not None and norm_gated:
+        output = output * activated(linear(x, w_gate, b_gate), gate)
     if norm_output is not None and not norm_each:
         output = normed(output, output_gain, output_b, kind=norm_output, epsilon=output_epsilon)
-    if w_gate is not None:
+    if w_gate is not None and not norm_gated:
         output = output * activated(linear(x, w_gate, b_gate), gate)
     if w_output is not None:
         output = linear(output, w_output, b_output)
     return output
+
+
+@recipe(
+    x=(2, 5, 6), w_query=(6, 16), w_key=(6, 8), w_value=(6, 8), w_output=(16, 6), query_1=(4,), key_1=(4,),
+    query_2=(4,), key_2=(4,),
+)  # fmt: skip
+def differential(
+    x: Any, w_query: Any, w_key: Any, w_value: Any, w_output: Any, query_1: Any, key_1: Any, query_2: Any, key_2: Any,
+    b_query: Any = None, b_key: Any = None, b_value: Any = None, b_output: Any = None, *, d: int = 4, groups: int = 2,
+    first: float = 0.8, cos: Any = None, sin: Any = None, pairs: str = "halves", epsilon: float = 1e-6,
+    scale: Any = None, mask: Any = None, bias: Any = None,
+) -> Any:  # fmt: skip
+    """Heads of the second half, times a number, are taken from those of the first (DIFF Transformer: Ye et al., 2024).
+
+    That number is learned as a difference of exponentials, and begins at `first`.
+    """
+    query = in_heads(linear(x, w_query, b_query), d)  # (b, h, n, d)
+    key, value = in_heads(linear(x, w_key, b_key), d), in_heads(linear(x, w_value, b_value), d)  # (b, h / groups, m, d)
+    if cos is not None:
+        query, key = turned(query, cos, sin, pairs), turned(key, cos, sin, pairs)  # (rotary.5)
+    half = value.shape[-3] // 2
+    value = chain.concatenate([value[..., :half, :, :], value[..., half:, :, :]])  # (b, h / groups / 2, m, 2 d)
+    value = repeated(chain.concatenate([value, value], axis=-3), groups)
+    output = attention(query, repeated(key, groups), value, scale=scale, mask=mask, bias=bias)  # (dot-product.5)
+    less = activated((query_1 * key_1).sum(), "exp") - activated((query_2 * key_2).sum(), "exp") + first
+    half = output.shape[-3] // 2
+    output = output[..., :half, :, :] - less * output[..., half:, :, :]  # (b, h / 2, n, 2 d)
+    output = normed(output, epsilon=epsilon) * (1.0 - first)  # (rms-norm.3)
+    return linear(joined(output), w_output, b_output)

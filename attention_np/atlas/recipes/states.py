@@ -43,8 +43,8 @@ def gated_delta(
     """
     groups = log_rate.shape[-1] // heads
     mixed = activated(chain.apply(short_conv, x @ w_mixed, taps, b_taps), kind)  # (b, n, of q, k and v) (short-conv.1)
-    query = unit(in_groups(mixed[..., : heads * d], heads, 1)) * d**-0.5  # (b, heads, 1, n, d)
-    key = unit(in_groups(mixed[..., heads * d : 2 * heads * d], heads, 1))
+    query = normed(in_groups(mixed[..., : heads * d], heads, 1), kind="unit") * d**-0.5  # (b, heads, 1, n, d)
+    key = normed(in_groups(mixed[..., heads * d : 2 * heads * d], heads, 1), kind="unit")
     value = in_groups(mixed[..., 2 * heads * d :], heads, groups)  # (b, heads, groups, n, d_v)
     beta = in_groups(most * activated(x @ w_beta, "sigmoid"), heads, groups)[..., 0]  # (b, heads, groups, n)
     rate = -activated(log_rate, "exp") * softplus(x @ w_step + b_step)
@@ -82,7 +82,8 @@ def kimi_delta(
     heads, third = log_rate.shape[-1], taps.shape[-1] // 3
     mixed = activated(chain.apply(short_conv, x @ w_mixed, taps, b_taps), kind)  # (b, n, of q, k and v) (short-conv.1)
     query, key, value = (in_groups(mixed[..., k * third : (k + 1) * third], 1, heads) for k in range(3))
-    query, key = unit(query) * query.shape[-1] ** -0.5, unit(key)  # (b, 1, heads, n, d)
+    query = normed(query, kind="unit") * query.shape[-1] ** -0.5  # (b, 1, heads, n, d)
+    key = normed(key, kind="unit")
     beta = in_groups(activated(x @ w_beta, "sigmoid"), 1, heads)[..., 0]  # (b, 1, heads, n)
     rate, step = activated(log_rate, "exp")[:, None, None], in_groups(x @ w_decay + b_decay, 1, heads)
     log_decay = -rate * softplus(step) if least is None else least * activated(rate * step, "sigmoid")
@@ -259,12 +260,6 @@ def softplus(x: Any) -> Any:
     """log(1 + exp x); above 20 x itself, as torch has it (activation.27)."""
     numbers = x.value if hasattr(x, "value") else x
     return chain.where(numbers > 20.0, x, activated(x, "softplus"))
-
-
-def unit(x: Any, epsilon: float = 1e-6) -> Any:
-    """Rows of length one: d of them divided by the root of their sum of squares and `epsilon` (rms-norm.1)."""
-    d = x.shape[-1]
-    return chain.apply(rms_norm, x, epsilon=epsilon / d) * d**-0.5
 
 
 def in_groups(x: Any, *heads: int) -> Any:
