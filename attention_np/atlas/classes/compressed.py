@@ -27,16 +27,10 @@ class Compressed:
     recipe = staticmethod(recipes.multi_head_latent)
 
     def __init__(
-        self,
-        turn: Callable[[Mirror], str | None] | str | None = None,
-        *,
-        gate: str | None = None,
-        query_scale: str | None = None,
-        latent_scale: str | None = None,
-        rotary_norm: str | None = None,
-        query_factor: Callable[..., Any] | None = None,
-        chosen: bool = False,
-    ) -> None:
+        self, turn: Callable[[Mirror], str | None] | str | None = None,
+        *, gate: str | None = None, query_scale: str | None = None, latent_scale: str | None = None,
+        rotary_norm: str | None = None, query_factor: Callable[..., Any] | None = None, chosen: bool = False,
+    ) -> None:  # fmt: skip
         self.turn, self.gate, self.query_scale, self.latent_scale = turn, gate, query_scale, latent_scale
         self.rotary_norm, self.query_factor, self.chosen = rotary_norm, query_factor, chosen
 

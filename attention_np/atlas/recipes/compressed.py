@@ -11,47 +11,18 @@ from attention_np.atlas.recipes._steps import activated, in_heads, joined, linea
 
 
 @recipe(
-    x=(2, 5, 6),
-    w_query=(4, 10),
-    w_latent=(6, 5),
-    w_key=(2, 3, 3),
-    w_value=(2, 3, 4),
-    w_output=(8, 6),
-    w_query_down=(6, 4),
-    query_gain=(4,),
-    latent_gain=(3,),
-)
+    x=(2, 5, 6), w_query=(4, 10), w_latent=(6, 5), w_key=(2, 3, 3), w_value=(2, 3, 4), w_output=(8, 6),
+    w_query_down=(6, 4), query_gain=(4,), latent_gain=(3,),
+)  # fmt: skip
 def multi_head_latent(
-    x: Any,
-    w_query: Any,
-    w_latent: Any,
-    w_key: Any,
-    w_value: Any,
-    w_output: Any,
-    w_query_down: Any = None,
-    query_gain: Any = None,
-    latent_gain: Any = None,
-    rotary_gain: Any = None,
-    b_query: Any = None,
-    b_query_down: Any = None,
-    b_latent: Any = None,
-    b_output: Any = None,
-    w_gate: Any = None,
-    b_gate: Any = None,
+    x: Any, w_query: Any, w_latent: Any, w_key: Any, w_value: Any, w_output: Any, w_query_down: Any = None,
+    query_gain: Any = None, latent_gain: Any = None, rotary_gain: Any = None, b_query: Any = None,
+    b_query_down: Any = None, b_latent: Any = None, b_output: Any = None, w_gate: Any = None, b_gate: Any = None,
     sink: Any = None,
-    *,
-    cos: Any = None,
-    sin: Any = None,
-    pairs: str = "halves",
-    epsilon: float = 1e-6,
-    rotary_epsilon: float = 1e-6,
-    latent_factor: float = 1.0,
-    query_factor: Any = None,
-    query_both: bool = False,
-    scale: Any = None,
-    mask: Any = None,
+    *, cos: Any = None, sin: Any = None, pairs: str = "halves", epsilon: float = 1e-6, rotary_epsilon: float = 1e-6,
+    latent_factor: float = 1.0, query_factor: Any = None, query_both: bool = False, scale: Any = None, mask: Any = None,
     bias: Any = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Keys and values of all heads are made of a latent; positions have features of their own (DeepSeek-V2).
 
     With `query_both`, queries and the gate are made of what is normalised, and of the same before that.

@@ -21,23 +21,10 @@ from attention_np.atlas.recipes._steps import (
 
 @recipe(x=(2, 5, 6), w_query=(6, 12), w_key=(6, 12), w_value=(6, 12), w_output=(12, 6), b_query=(12,), b_output=(6,))
 def multi_head(
-    x: Any,
-    w_query: Any,
-    w_key: Any,
-    w_value: Any,
-    w_output: Any = None,
-    b_query: Any = None,
-    b_key: Any = None,
-    b_value: Any = None,
-    b_output: Any = None,
-    memory: Any = None,
-    x_value: Any = None,
-    *,
-    d: int = 4,
-    scale: float | None = None,
-    mask: Any = None,
-    bias: Any = None,
-) -> Any:
+    x: Any, w_query: Any, w_key: Any, w_value: Any, w_output: Any = None, b_query: Any = None, b_key: Any = None,
+    b_value: Any = None, b_output: Any = None, memory: Any = None, x_value: Any = None,
+    *, d: int = 4, scale: float | None = None, mask: Any = None, bias: Any = None,
+) -> Any:  # fmt: skip
     """Heads of `d` features look at the tokens of `memory`, or of x itself (Vaswani et al., 2017).
 
     What values are made of may be others: `x_value`.
@@ -61,55 +48,18 @@ def post_norm(x: Any, gain: Any, b: Any, *, epsilon: float = 1e-12, **options: A
 
 @recipe(x=(2, 5, 6), w_query=(6, 16), w_key=(6, 8), w_value=(6, 8), w_output=(16, 6), query_gain=(4,), key_gain=(4,))
 def grouped_query(
-    x: Any,
-    w_query: Any,
-    w_key: Any,
-    w_value: Any,
-    w_output: Any = None,
-    b_query: Any = None,
-    b_key: Any = None,
-    b_value: Any = None,
-    b_output: Any = None,
-    query_gain: Any = None,
-    key_gain: Any = None,
-    value_gain: Any = None,
-    query_b: Any = None,
-    key_b: Any = None,
-    output_gain: Any = None,
-    output_b: Any = None,
-    w_gate: Any = None,
-    b_gate: Any = None,
-    sink: Any = None,
-    taps_key: Any = None,
-    taps_value: Any = None,
-    memory: Any = None,
+    x: Any, w_query: Any, w_key: Any, w_value: Any, w_output: Any = None, b_query: Any = None, b_key: Any = None,
+    b_value: Any = None, b_output: Any = None, query_gain: Any = None, key_gain: Any = None, value_gain: Any = None,
+    query_b: Any = None, key_b: Any = None, output_gain: Any = None, output_b: Any = None, w_gate: Any = None,
+    b_gate: Any = None, sink: Any = None, taps_key: Any = None, taps_value: Any = None, memory: Any = None,
     x_value: Any = None,
-    *,
-    d: int = 4,
-    d_value: int | None = None,
-    groups: int = 2,
-    cos: Any = None,
-    sin: Any = None,
-    pairs: str = "halves",
-    norm: str | None = "rms",
-    epsilon: float = 1e-6,
-    of_all_heads: bool = False,
-    norm_last: bool = False,
-    norm_value: bool = False,
-    turn_value: bool = False,
-    clip: float | None = None,
-    norm_output: str | None = None,
-    output_epsilon: float = 1e-6,
-    norm_each: bool = False,
-    norm_gated: bool = False,
-    visible: Any = 1.0,
-    query_factor: Any = None,
-    gate: str = "sigmoid",
-    scale: Any = None,
-    softcap: float | None = None,
-    mask: Any = None,
+    *, d: int = 4, d_value: int | None = None, groups: int = 2, cos: Any = None, sin: Any = None, pairs: str = "halves",
+    norm: str | None = "rms", epsilon: float = 1e-6, of_all_heads: bool = False, norm_last: bool = False,
+    norm_value: bool = False, turn_value: bool = False, clip: float | None = None, norm_output: str | None = None,
+    output_epsilon: float = 1e-6, norm_each: bool = False, norm_gated: bool = False, visible: Any = 1.0,
+    query_factor: Any = None, gate: str = "sigmoid", scale: Any = None, softcap: float | None = None, mask: Any = None,
     bias: Any = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Heads of `d` features, turned by their positions (Su et al., 2021); several share a head of keys.
 
     Norms stand behind the projections of queries and keys, `of_all_heads` together or of each, or behind the turn.

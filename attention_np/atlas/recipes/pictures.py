@@ -15,20 +15,10 @@ PLACES = np.arange(4)[:, None] - np.arange(4) + 3  # of a window of four tokens 
 
 @recipe(x=(2, 4, 6), w_query=(6, 8), w_key=(6, 8), w_value=(6, 8), log_scale=(2, 1, 1), table=(7, 2))
 def cosine_windowed(
-    x: Any,
-    w_query: Any,
-    w_key: Any,
-    w_value: Any,
-    log_scale: Any,
-    table: Any,
-    b_query: Any = None,
-    b_key: Any = None,
+    x: Any, w_query: Any, w_key: Any, w_value: Any, log_scale: Any, table: Any, b_query: Any = None, b_key: Any = None,
     b_value: Any = None,
-    *,
-    d: int = 4,
-    places: Any = PLACES,
-    bias: Any = None,
-) -> Any:
+    *, d: int = 4, places: Any = PLACES, bias: Any = None,
+) -> Any:  # fmt: skip
     """Cosines between queries and keys, scaled for each head by at most 100 (Liu et al., 2022)."""
     query, key = in_heads(linear(x, w_query, b_query), d), in_heads(linear(x, w_key, b_key), d)  # (b, h, n, d)
     value = in_heads(linear(x, w_value, b_value), d)
@@ -41,21 +31,10 @@ def cosine_windowed(
 
 @recipe(x=(2, 2, 3, 6), w_query=(6, 8), w_key=(6, 8), w_value=(6, 8), w_output=(8, 6), rows=(3, 4), columns=(5, 4))
 def decomposed_places(
-    x: Any,
-    w_query: Any,
-    w_key: Any,
-    w_value: Any,
-    w_output: Any,
-    rows: Any = None,
-    columns: Any = None,
-    b_query: Any = None,
-    b_key: Any = None,
-    b_value: Any = None,
-    b_output: Any = None,
-    *,
-    d: int = 4,
-    scale: float | None = None,
-) -> Any:
+    x: Any, w_query: Any, w_key: Any, w_value: Any, w_output: Any, rows: Any = None, columns: Any = None,
+    b_query: Any = None, b_key: Any = None, b_value: Any = None, b_output: Any = None,
+    *, d: int = 4, scale: float | None = None,
+) -> Any:  # fmt: skip
     """A picture (b, height, width, c): queries also meet vectors of distances in rows and columns (Li et al., 2022)."""
     height, width = x.shape[-3:-1]
     x = x.reshape(*x.shape[:-3], height * width, x.shape[-1])

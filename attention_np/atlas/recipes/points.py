@@ -13,23 +13,10 @@ from attention_np.atlas.recipes._steps import in_heads, joined, linear
     x=(2, 3, 6), memory=(2, 5, 6), w_value=(6, 6), w_offset=(6, 16), w_weight=(6, 8), w_output=(6, 6), b_offset=(16,),
 )  # fmt: skip
 def sampled(
-    x: Any,
-    memory: Any,
-    w_value: Any,
-    w_offset: Any,
-    w_weight: Any,
-    w_output: Any,
-    b_value: Any = None,
-    b_offset: Any = None,
-    b_weight: Any = None,
-    b_output: Any = None,
-    *,
-    heads: int = 2,
-    shapes: Any = ((1, 2), (1, 3)),
-    reference: Any = 0.5,
-    spread: Any = 0.1,
-    visible: Any = None,
-) -> Any:
+    x: Any, memory: Any, w_value: Any, w_offset: Any, w_weight: Any, w_output: Any, b_value: Any = None,
+    b_offset: Any = None, b_weight: Any = None, b_output: Any = None,
+    *, heads: int = 2, shapes: Any = ((1, 2), (1, 3)), reference: Any = 0.5, spread: Any = 0.1, visible: Any = None,
+) -> Any:  # fmt: skip
     """Each head looks at points around a `reference`, at each level of a picture (Zhu et al., 2021).
 
     `memory` has the pixels of all levels, of heights and widths `shapes`; `reference` (b, 1, n, levels, 1, 2), and

@@ -16,31 +16,12 @@ from attention_np.atlas.recipes._steps import attention, in_heads, joined, linea
     w_output=(8, 6), gain=(6,),
 )  # fmt: skip
 def transformer_xl(
-    x: Any,
-    distances: Any,
-    w_query: Any,
-    w_key: Any,
-    w_value: Any,
-    w_distance: Any,
-    u: Any,
-    v: Any,
-    w_output: Any,
-    b_query: Any = None,
-    b_key: Any = None,
-    b_value: Any = None,
-    b_output: Any = None,
-    gain: Any = None,
+    x: Any, distances: Any, w_query: Any, w_key: Any, w_value: Any, w_distance: Any, u: Any, v: Any, w_output: Any,
+    b_query: Any = None, b_key: Any = None, b_value: Any = None, b_output: Any = None, gain: Any = None,
     b_norm: Any = None,
-    *,
-    d: int = 4,
-    groups: int = 1,
-    places: Any = None,
-    scale: Any = None,
-    mask: Any = None,
-    bias: Any = None,
-    lowest: float | None = None,
-    epsilon: float = 1e-12,
-) -> Any:
+    *, d: int = 4, groups: int = 1, places: Any = None, scale: Any = None, mask: Any = None, bias: Any = None,
+    lowest: float | None = None, epsilon: float = 1e-12,
+) -> Any:  # fmt: skip
     """Queries meet keys and vectors of distances; each head adds u to them for the one, v for the other (Dai, 2019).
 
     `distances` (..., 2n - 1, features) are those of j - i from 1 - n on, or `places` (n, m) says which belongs to each

@@ -18,25 +18,10 @@ STATE: dict[str, Any] = {"scale": 1.0, "chunk_size": 16}
     w_gate=(6, 8), gain=(2,), w_output=(8, 6),
 )  # fmt: skip
 def gated_delta(
-    x: Any,
-    w_mixed: Any,
-    taps: Any,
-    w_beta: Any,
-    w_step: Any,
-    b_step: Any,
-    log_rate: Any,
-    w_gate: Any,
-    gain: Any,
-    w_output: Any,
-    b_taps: Any = None,
-    *,
-    heads: int = 2,
-    d: int = 3,
-    most: float = 1.0,
-    kind: str = "silu",
-    gate: str = "silu",
-    epsilon: float = 1e-6,
-) -> Any:
+    x: Any, w_mixed: Any, taps: Any, w_beta: Any, w_step: Any, b_step: Any, log_rate: Any, w_gate: Any, gain: Any,
+    w_output: Any, b_taps: Any = None,
+    *, heads: int = 2, d: int = 3, most: float = 1.0, kind: str = "silu", gate: str = "silu", epsilon: float = 1e-6,
+) -> Any:  # fmt: skip
     """A state for each head decays and is corrected towards each value, by at most `most` (Yang et al., 2024).
 
     `heads` of queries and keys of `d` features; each serves several heads of values, one after the other.
@@ -60,24 +45,10 @@ def gated_delta(
     w_gate=(6, 6), gain=(3,), w_output=(6, 6),
 )  # fmt: skip
 def kimi_delta(
-    x: Any,
-    w_mixed: Any,
-    taps: Any,
-    w_beta: Any,
-    w_decay: Any,
-    b_decay: Any,
-    log_rate: Any,
-    w_gate: Any,
-    gain: Any,
-    w_output: Any,
-    b_taps: Any = None,
-    b_gate: Any = None,
-    *,
-    least: float | None = None,
-    kind: str = "silu",
-    gate: str = "sigmoid",
-    epsilon: float = 1e-6,
-) -> Any:
+    x: Any, w_mixed: Any, taps: Any, w_beta: Any, w_decay: Any, b_decay: Any, log_rate: Any, w_gate: Any, gain: Any,
+    w_output: Any, b_taps: Any = None, b_gate: Any = None,
+    *, least: float | None = None, kind: str = "silu", gate: str = "sigmoid", epsilon: float = 1e-6,
+) -> Any:  # fmt: skip
     """The gated delta rule with a decay for each feature (Kimi Team, 2025); `least` bounds its logarithm."""
     heads, third = log_rate.shape[-1], taps.shape[-1] // 3
     mixed = activated(chain.apply(short_conv, x @ w_mixed, taps, b_taps), kind)  # (b, n, of q, k and v) (short-conv.1)
@@ -95,18 +66,9 @@ def kimi_delta(
 
 @recipe(x=(2, 5, 6), w_mixed=(6, 18), w_gate=(6, 6), gain=(6,), w_output=(6, 6))
 def lightning(
-    x: Any,
-    w_mixed: Any,
-    w_gate: Any,
-    gain: Any,
-    w_output: Any,
-    *,
-    heads: int = 2,
-    decay: Any = None,
-    visible: Any = None,
-    kind: str = "silu",
-    epsilon: float = 1e-6,
-) -> Any:
+    x: Any, w_mixed: Any, w_gate: Any, gain: Any, w_output: Any,
+    *, heads: int = 2, decay: Any = None, visible: Any = None, kind: str = "silu", epsilon: float = 1e-6,
+) -> Any:  # fmt: skip
     """Scores without softmax, times a `decay` (heads, n, n) that falls with the distance (Qin et al., 2024).
 
     The recurrence of `linear_attention` with one decay for each head, written as a product over pairs.
@@ -127,17 +89,9 @@ def lightning(
     log_rate=(8,), first=(8,), w_output=(8, 6),
 )  # fmt: skip
 def rwkv(
-    x: Any,
-    share_key: Any,
-    share_value: Any,
-    share_gate: Any,
-    w_key: Any,
-    w_value: Any,
-    w_gate: Any,
-    log_rate: Any,
-    first: Any,
-    w_output: Any,
-) -> Any:
+    x: Any, share_key: Any, share_value: Any, share_gate: Any, w_key: Any, w_value: Any, w_gate: Any, log_rate: Any,
+    first: Any, w_output: Any,
+) -> Any:  # fmt: skip
     """Each feature weighs the tokens by a key, and less the longer they are past (RWKV-4: Peng et al., 2023).
 
     The score of token j at token i is k_j - (i - 1 - j) rate, and k_i + first where j is i: softmax of one feature.
@@ -161,27 +115,11 @@ def rwkv(
     b_taps=(24,),
 )  # fmt: skip
 def mamba2(
-    x: Any,
-    w_in: Any,
-    taps: Any,
-    log_rate: Any,
-    b_step: Any,
-    skip: Any,
-    w_output: Any,
-    gain: Any = None,
-    b_taps: Any = None,
-    b_in: Any = None,
-    b_output: Any = None,
-    *,
-    groups: int = 2,
-    visible: Any = None,
-    least: float = 0.0,
-    most: float = np.inf,
-    kind: str = "silu",
-    norm_groups: int = 1,
-    norm_last: bool = True,
-    epsilon: float = 1e-5,
-) -> Any:
+    x: Any, w_in: Any, taps: Any, log_rate: Any, b_step: Any, skip: Any, w_output: Any, gain: Any = None,
+    b_taps: Any = None, b_in: Any = None, b_output: Any = None,
+    *, groups: int = 2, visible: Any = None, least: float = 0.0, most: float = np.inf, kind: str = "silu",
+    norm_groups: int = 1, norm_last: bool = True, epsilon: float = 1e-5,
+) -> Any:  # fmt: skip
     """A state for each head decays by a step of its own, above 0 (Dao and Gu, 2024).
 
     Several heads, one after the other, share one of the `groups` of queries and keys; `visible` (b, n, 1) is 0 where
@@ -213,26 +151,11 @@ def mamba2(
     w_output=(8, 6), b_taps=(8,),
 )  # fmt: skip
 def mamba(
-    x: Any,
-    w_in: Any,
-    taps: Any,
-    w_mixed: Any,
-    w_step: Any,
-    b_step: Any,
-    log_rate: Any,
-    skip: Any,
-    w_output: Any,
-    b_taps: Any = None,
-    b_in: Any = None,
-    b_output: Any = None,
-    step_gain: Any = None,
-    key_gain: Any = None,
+    x: Any, w_in: Any, taps: Any, w_mixed: Any, w_step: Any, b_step: Any, log_rate: Any, skip: Any, w_output: Any,
+    b_taps: Any = None, b_in: Any = None, b_output: Any = None, step_gain: Any = None, key_gain: Any = None,
     query_gain: Any = None,
-    *,
-    visible: Any = None,
-    kind: str = "silu",
-    epsilon: float | None = None,
-) -> Any:
+    *, visible: Any = None, kind: str = "silu", epsilon: float | None = None,
+) -> Any:  # fmt: skip
     """A state for each feature, whose parts decay by rates of their own (Gu and Dao, 2023).
 
     With an `epsilon`, what steps, keys and queries are made of is normalised first.
