@@ -13,7 +13,9 @@ The derivation, with the gradients of all seven arrays, is ``derivations/additiv
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +23,18 @@ import numpy.typing as npt
 from attention_np import softmax
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_attended, as_floating, as_mask, check_vector, check_weight, scores_shape
-from attention_np._lib.arrays import Array, is_finite, sum_to, transposed
+from attention_np._lib.arrays import Array, added, is_finite, sum_to, transposed
 from attention_np._lib.passes import Tangent
-from attention_np._lib.products import backward_times, pair_products, pairs_that_flow, product
+from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import in_range, scores_in_range
 from attention_np.linear import affine_gradients, affine_map, affine_tangent
+from attention_np.rules import cut
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("query", "key", "value")  # may carry any leading axes: for gradcheck
 OP = passes.Op(queries="query", added=("b",))
+BLOCK = 2**18  # numbers of the hidden layer at a time, which the cache of a processor core holds
 
 
 class Gradients(NamedTuple):
@@ -59,7 +63,7 @@ class Cache(NamedTuple):
     w_score: Array  # (h,)
     b: Array | None  # (h,)
     mask: Array | None  # broadcasts to (..., n, m)
-    hidden: Array  # (..., n, m, h)
+    hidden: Array | None  # (..., n, m, h); None where these are more than 2**18 numbers
     scores: Array  # (..., n, m)
     weights: Array  # (..., n, m)
     softmax: softmax.Cache
@@ -97,7 +101,9 @@ def forward(
     output : ndarray, (..., n, d_v)
         Or (..., d_v) for a single query. Zero for a query that may attend to nothing.
     cache : Cache
-        The named intermediates, of which `hidden` takes n m h numbers. Refers to the inputs, without a copy.
+        The named intermediates, of which `hidden` takes n m h numbers. Where these, with the leading axes, are more
+        than ``2**18``, `hidden` is None: every pass makes the hidden layer again, a block of queries at a time.
+        Refers to the inputs, without a copy.
 
     Raises
     ------
@@ -151,13 +157,14 @@ def attend(
     mask: Array | None,
 ) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    queries, keys = in_range(project, query, key, w_query, w_key, b)  # (..., n, h), (..., m, h)
-    # every query with every key (additive.9)
-    hidden = np.tanh(queries[..., :, None, :] + keys[..., None, :, :])  # (..., n, m, h) (additive.3, additive.4)
-    scores = hidden @ w_score  # (..., n, m) (additive.5, additive.9, additive.10)
-    if not is_finite(scores):
-        rows = None if mask is None else mask[..., None, :]
-        scores = scores_in_range(scores[..., None, :], w_score[None, :], hidden, 1, None, rows)[..., 0, :]
+    blocks = []
+    for rows, hidden in hidden_layer(query, key, w_query, w_key, b):
+        scores = hidden @ w_score  # (..., r, m) (additive.5, additive.9, additive.10)
+        if not is_finite(scores):
+            pairs = None if mask is None else cut(mask, rows, slice(None))[..., None, :]
+            scores = scores_in_range(scores[..., None, :], w_score[None, :], hidden, 1, None, pairs)[..., 0, :]
+        blocks.append(scores)
+    scores = np.concatenate(blocks, axis=-2)  # (..., n, m)
     of_scores = softmax.normalised(scores, mask=mask)
     weights = of_scores.weights  # (..., n, m) (additive.6)
     output = product(weights, value, mask, mean=True)  # (..., n, d_v) (additive.7, additive.10)
@@ -170,12 +177,33 @@ def attend(
         w_score=w_score,
         b=b,
         mask=mask,
-        hidden=hidden,
+        hidden=hidden if len(blocks) == 1 else None,
         scores=scores,
         weights=weights,
         softmax=of_scores,
         output_shape=output.shape,
     )
+
+
+def hidden_layer(
+    query: Array, key: Array, w_query: Array, w_key: Array, b: Array | None
+) -> Iterator[tuple[slice, Array]]:
+    """The hidden layer in blocks: which r queries they are, and their units with all keys, (..., r, m, h)."""
+    queries, keys = in_range(project, query, key, w_query, w_key, b)  # (..., n, h), (..., m, h)
+    n, numbers = queries.shape[-2], prod((*np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2]), *keys.shape[-2:]))
+    size = max(BLOCK // max(numbers, 1), 1)
+    for start in range(0, max(n, 1), size):
+        rows = slice(start, start + size)
+        # every query with every key (additive.9)
+        hidden = np.tanh(queries[..., rows, None, :] + keys[..., None, :, :])  # (additive.3, additive.4)
+        yield rows, hidden
+
+
+def hidden_blocks(cache: Cache) -> Iterator[tuple[slice, Array]]:
+    """The same of a cache: all queries at once where it has their hidden layer."""
+    if cache.hidden is not None:
+        return iter([(slice(None), cache.hidden)])
+    return hidden_layer(cache.query, cache.key, cache.w_query, cache.w_key, cache.b)
 
 
 def project(query: Array, key: Array, w_query: Array, w_key: Array, b: Array | None) -> tuple[Array, Array]:
@@ -188,7 +216,7 @@ def project(query: Array, key: Array, w_query: Array, w_key: Array, b: Array | N
 @passes.backward
 def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
     """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v)."""
-    hidden, flows = cache.hidden, pairs_that_flow(cache.mask, d_output)
+    flows = pairs_that_flow(cache.mask, d_output)
 
     # forward was output = weights @ value
     d_value = product(transposed(cache.weights), d_output, transposed(flows))  # (..., m, d_v) (additive.12)
@@ -198,11 +226,20 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_scores = softmax.times_jacobian(d_weights, cache.softmax)  # (..., n, m) (additive.14)
 
     # forward was scores = hidden @ w_score, hidden = tanh(queries + keys)
-    d_score = d_scores[..., None]  # (..., n, m, 1)
-    d_hidden, d_w_score, _ = affine_gradients(d_score, hidden, cache.w_score[:, None])  # (additive.15, additive.16)
-    d_sum = backward_times(d_hidden, 1 - hidden * hidden)  # (..., n, m, h) (additive.18)
-    d_queries = sum_to(d_sum.sum(axis=-2), (*cache.query.shape[:-1], d_sum.shape[-1]))  # (..., n, h) (additive.19)
-    d_keys = sum_to(d_sum.sum(axis=-3), (*cache.key.shape[:-1], d_sum.shape[-1]))  # (..., m, h) (additive.20)
+    h, of_queries = len(cache.w_score), []
+    d_keys: Any = None  # and so the next: sums over the blocks
+    d_w_score: Any = None
+    for rows, hidden in hidden_blocks(cache):
+        d_rows = d_scores[..., rows, :]  # (..., r, m)
+        slopes = 1 - hidden * hidden  # (..., r, m, h) (additive.18)
+        of_queries.append(backward_product(d_rows[..., None, :], slopes)[..., 0, :])  # (..., r, h) (additive.19)
+        of_a_key = transposed(d_rows)[..., None, :], slopes.swapaxes(-3, -2)  # (..., m, 1, r), (..., m, r, h)
+        d_keys = added(d_keys, backward_product(*of_a_key)[..., 0, :])  # (..., m, h) (additive.20)
+        of_pairs = d_rows.reshape(1, prod(d_rows.shape)), hidden.reshape(prod(d_rows.shape), h)
+        d_w_score = added(d_w_score, backward_product(*of_pairs)[0])  # (h,) (additive.16)
+    # the factor of every pair's hidden units (additive.15)
+    d_queries = backward_times(sum_to(np.concatenate(of_queries, axis=-2), (*cache.query.shape[:-1], h)), cache.w_score)
+    d_keys = backward_times(sum_to(d_keys, (*cache.key.shape[:-1], h)), cache.w_score)  # (..., m, h)
 
     # forward was queries = query @ w_query, keys = key @ w_key + b
     d_query, d_w_query, _ = affine_gradients(d_queries, cache.query, cache.w_query)  # (additive.21, additive.22)
@@ -213,7 +250,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
         value=d_value,
         w_query=d_w_query,
         w_key=d_w_key,
-        w_score=d_w_score[:, 0],
+        w_score=d_w_score,
         b=d_b,
     )
     return gradients, (d_scores, d_queries, d_keys)
@@ -235,9 +272,12 @@ def jvp(
     # (..., n, h) (additive.27)
     d_queries = affine_tangent(cache.query, cache.w_query, query, w_query, None)
     d_keys = affine_tangent(cache.key, cache.w_key, key, w_key, b)  # (..., m, h) (additive.28)
-    d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h) (additive.29)
-    d_hidden = (1 - cache.hidden * cache.hidden) * d_sum  # (..., n, m, h) (additive.29)
-    d_scores = d_hidden @ cache.w_score + cache.hidden @ w_score  # (..., n, m) (additive.30)
+    of_rows = []
+    for rows, hidden in hidden_blocks(cache):
+        d_sum = d_queries[..., rows, None, :] + d_keys[..., None, :, :]  # (..., r, m, h) (additive.29)
+        d_hidden = (1 - hidden * hidden) * d_sum  # (..., r, m, h) (additive.29)
+        of_rows.append(d_hidden @ cache.w_score + hidden @ w_score)  # (..., r, m) (additive.30)
+    d_scores = np.concatenate(of_rows, axis=-2)  # (..., n, m)
     d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., n, m) (additive.31)
     d_output: Array = product(d_weights, cache.value, cache.mask)  # (..., n, d_v)
     return d_output + product(cache.weights, value, cache.mask), (d_queries, d_keys, d_scores)  # (additive.32)
