@@ -15,7 +15,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from attention_site.figures import FOLDER
-from attention_site.mechanisms import MECHANISMS
+from attention_site.mechanisms import MECHANISMS, draw
 from attention_site.running import run
 from attention_site.stills import STILLS
 
@@ -61,7 +61,7 @@ class Mechanism(_Captioned):
         name = self.arguments[0]
         if name not in MECHANISMS:
             raise self.error(f"there is no diagram {name}; there are {', '.join(MECHANISMS)}")
-        drawn = MECHANISMS[name](" ".join(self.content))
+        drawn = draw(name, " ".join(self.content), in_chinese=self.env.docname.endswith(".zh"))
         return self.figure(nodes.raw("", drawn, format="html"), name, "mechanism")
 
 
