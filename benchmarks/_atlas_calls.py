@@ -83,10 +83,179 @@ def clvp(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
     return [given, given | {"rotary_pos_emb": angles, "position_ids": torch.arange(n).flip(0).repeat(b, 1)}]
 
 
+def xlnet(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
+    """Calls of XLNet: one stream, and two, with segments and a mask."""
+    import torch
+
+    width = made.d_model
+    given = {"h": torch.randn(n, b, width), "g": None, "attn_mask_h": None, "attn_mask_g": None}
+    given |= {"r": torch.randn(2 * n, b, width), "seg_mat": None}
+    hidden = torch.zeros(n, n, b, 1)
+    hidden[:, -2:, 0] = 1.0
+    segments = torch.nn.functional.one_hot((torch.rand(n, n, b) < 0.5).long(), 2).float()
+    both = {"g": torch.randn(n, b, width), "attn_mask_h": hidden, "attn_mask_g": hidden, "seg_mat": segments}
+    return [given, given | both]
+
+
+def funnel(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Calls of Funnel: of all tokens, and of pooled queries."""
+    import torch
+
+    calls: list[dict[str, Any]] = []
+    for queries in (n, (n + 1) // 2):
+        stride = 1 + (queries != n)
+        positions = [[torch.randn(n + stride * queries, width)] * 2] * (made.block_index + 1)
+        mask = torch.ones(b, n)
+        mask[0, -2:] = 0
+        alike = torch.rand(b, queries, n) < 0.5
+        x = torch.randn(b, n, width)
+        given = {"query": torch.randn(b, queries, width), "key": x, "value": x}
+        first = torch.ones(queries, n)  # the first token, which is apart
+        first[0], first[:, 0] = 0, 0
+        both = (positions, alike, mask, first), (positions, None, None, None)
+        calls += [given | {"attention_inputs": inputs} for inputs in both]
+    return calls
+
+
+def granite(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Calls of Granite's encoders in blocks; of the fifth with a mask of tokens, too."""
+    import torch
+
+    place = torch.arange(made.context_size)
+    far = made.rel_pos_emb.num_embeddings // 2
+    far = (place[:, None] - place).clamp(-far, far) + far
+    if not hasattr(made, "pre_norm"):
+        mask = torch.ones(b, n).bool()
+        mask[0, -2:] = False
+        given = {"hidden_states": torch.randn(b, n, width), "position_embeddings": far}
+        return [given, given | {"attention_mask": mask}]
+    return [{"hidden_states": torch.randn(b, n, made.to_q.in_features), "attention_dists": far}]
+
+
+def deberta(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
+    """Calls of disentangled attention, with a mask of pairs."""
+    import torch
+
+    width = next(p.in_features for p in made.children() if hasattr(p, "in_features"))
+    visible = torch.ones(b, 1, n, n)
+    visible[0, ..., -2:], visible[0, :, -2:] = 0, 0
+    place = torch.arange(n)
+    size = 2 * getattr(made, "pos_ebd_size", getattr(made, "max_relative_positions", n))
+    far = {"relative_pos": (place[:, None] - place)[None], "rel_embeddings": torch.randn(size, width)}
+    return [{"hidden_states": torch.randn(b, n, width), "attention_mask": visible} | far]
+
+
+def perceiver(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
+    """Calls of Perceiver: of its latents, or of another sequence."""
+    import torch
+
+    mask = torch.randn(b, 1, 1, n)
+    x, inputs = torch.randn(b, n, made.query.in_features), torch.randn(b, n + 2, made.key.in_features)
+    if "LayerNorm" in type(made.layernorm2).__name__:
+        return [{"hidden_states": x, "inputs": inputs, "inputs_mask": torch.randn(b, 1, 1, n + 2)}]
+    return [{"hidden_states": x, "attention_mask": mask}, {"hidden_states": x}]
+
+
+def lilt(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Calls of LiLT."""
+    import torch
+
+    given = {"hidden_states": torch.randn(b, n, width)}
+    given["layout_inputs"] = torch.randn(b, n, made.layout_query.in_features)
+    return [given, given | {"attention_mask": torch.randn(b, 1, 1, n)}]
+
+
+def bros(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Calls of BROS."""
+    import torch
+
+    given = {"hidden_states": torch.randn(b, n, width)}
+    given["bbox_pos_emb"] = torch.randn(n, n, b, made.attention_head_size)
+    return [given, given | {"attention_mask": torch.randn(b, 1, 1, n)}]
+
+
+def luke(_made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Calls of LUKE: with entities, and without."""
+    import torch
+
+    words = {"word_hidden_states": torch.randn(b, n, width), "entity_hidden_states": None}
+    both = words | {"entity_hidden_states": torch.randn(b, 3, width)}
+    return [words, both, both | {"attention_mask": torch.randn(b, 1, 1, n + 3)}]
+
+
+def wavlm(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Calls of WavLM: distances of its own, and those of another layer."""
+    import torch
+
+    mask = torch.ones(b, n)
+    mask[0, -2:] = 0
+    given = {"hidden_states": torch.randn(b, n, width)}
+    return [given, given | {"attention_mask": mask, "position_bias": torch.randn(b * made.num_heads, n, n)}]
+
+
+def fun_asr(_made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Calls of Fun-ASR's layers."""
+    import torch
+
+    shown = torch.ones(b, n)
+    shown[0, -2:] = 0
+    hidden = torch.zeros(b, 1, 1, n).masked_fill(shown[:, None, None] == 0, torch.finfo(torch.float32).min)
+    given = {"hidden_states": torch.randn(b, n, width), "input_features_mask": shown}
+    return [given, given | {"attention_mask": hidden}]
+
+
+def squeezebert(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
+    """Calls of SqueezeBERT, features first."""
+    import torch
+
+    given = {"hidden_states": torch.randn(b, made.all_head_size, n), "output_attentions": False}
+    return [given | {"attention_mask": mask} for mask in (None, torch.randn(b, 1, 1, n))]
+
+
+def fsmt(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
+    """Calls of FSMT, tokens first."""
+    import torch
+
+    m = n + 2 if made.encoder_decoder_attention else n
+    hidden = torch.zeros(b, m).bool()
+    hidden[0, -2:] = True
+    given = {"query": torch.randn(n, b, made.embed_dim), "key": torch.randn(m, b, made.embed_dim)}
+    return [given, given | {"key_padding_mask": hidden, "attn_mask": torch.randn(n, m)}]
+
+
+def layoutlmv2(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
+    """Calls of LayoutLMv2."""
+    import torch
+
+    hidden = torch.zeros(b, 1, 1, n).bool()
+    hidden[0, ..., -2:] = True
+    places = {name: torch.randn(b, made.num_attention_heads, n, n) for name in ("rel_pos", "rel_2d_pos")}
+    return [{"hidden_states": torch.randn(b, n, made.all_head_size), "attention_mask": hidden} | places]
+
+
+def patchtsmixer(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
+    """Calls of PatchTSMixer."""
+    import torch
+
+    return [{"inputs": torch.randn(b, n, made.attn_layer.in_features)}]
+
+
 CONSTRUCTORS: dict[str, dict[str, Any]] = {
     "fastspeech2_conformer.FastSpeech2ConformerAttention": {
         "module_config": {"num_attention_heads": 6, "attention_dropout_rate": 0.0}
     },
+    "funnel.FunnelRelMultiheadAttention": {"block_index": 0},
+    "fun_asr_nano.FunAsrNanoAttention": {"use_fsmn": True},
+    "perceiver.PerceiverSelfAttention": {
+        "is_cross_attention": True,
+        "qk_channels": 24,
+        "v_channels": 36,
+        "num_heads": 6,
+        "q_dim": 60,
+        "kv_dim": 20,
+    },
+    "squeezebert.SqueezeBertSelfAttention": {"cin": 60, "q_groups": 2, "k_groups": 1, "v_groups": 4},
+    "patchtsmixer.PatchTSMixerGatedAttention": {"in_size": 10, "out_size": 10},
 }
 CALLS: dict[str, Callable[[Any, int, int, int], list[dict[str, Any]]]] = {
     "parakeet.ParakeetEncoderAttention": distances("position_embeddings", "pairs"),
@@ -99,4 +268,22 @@ CALLS: dict[str, Callable[[Any, int, int, int], list[dict[str, Any]]]] = {
     "canine.CanineSelfAttention": canine,
     "roformer.RoFormerSelfAttention": roformer,
     "clvp.ClvpSelfAttention": clvp,
+    "xlnet.XLNetRelativeAttention": xlnet,
+    "funnel.FunnelRelMultiheadAttention": funnel,
+    "granite_speech.GraniteSpeechConformerAttention": granite,
+    "granite_speech_plus.GraniteSpeechPlusConformerAttention": granite,
+    "granite_speech5.GraniteSpeech5EncoderAttention": granite,
+    "deberta.DisentangledSelfAttention": deberta,
+    "deberta_v2.DisentangledSelfAttention": deberta,
+    "sew_d.DisentangledSelfAttention": deberta,
+    "perceiver.PerceiverSelfAttention": perceiver,
+    "lilt.LiltSelfAttention": lilt,
+    "bros.BrosSelfAttention": bros,
+    "luke.LukeSelfAttention": luke,
+    "wavlm.WavLMAttention": wavlm,
+    "fun_asr_nano.FunAsrNanoAttention": fun_asr,
+    "squeezebert.SqueezeBertSelfAttention": squeezebert,
+    "fsmt.Attention": fsmt,
+    "layoutlmv2.LayoutLMv2SelfAttention": layoutlmv2,
+    "patchtsmixer.PatchTSMixerGatedAttention": patchtsmixer,
 }

@@ -87,6 +87,7 @@ def sizes(tiny: Tiny) -> dict[str, Any]:
         "swa_num_attention_heads": tiny.heads,
         "swa_num_key_value_heads": tiny.key_heads,
         "attention_heads": tiny.heads,
+        "channel_shrink_ratio": 2,
         "num_encoder_attention_heads": tiny.heads,
         "num_decoder_attention_heads": tiny.heads,
         "hidden_size": tiny.hidden,
@@ -594,7 +595,11 @@ def arguments(made: Any, tiny: Tiny) -> list[dict[str, Any]]:
 
     if name_of(type(made)) in CALLS:
         torch.manual_seed(tiny.seed + 1)
-        return CALLS[name_of(type(made))](made, tiny.n, tiny.batch, width_of(made) or tiny.hidden)
+        calls = CALLS[name_of(type(made))](made, tiny.n, tiny.batch, width_of(made) or tiny.hidden)
+        with torch.no_grad():
+            for given in calls:
+                made(**given)
+        return calls
     calls, failure = [], None
     points = re.search(r"query.shape\[:2\]", inspect.getsource(type(made).forward))
     names = inspect.signature(type(made).forward).parameters

@@ -27,6 +27,7 @@ NO_STATES = (
     "scale",
     "seqlens",
 )
+XLNET = ("r", "seg_mat", "target_mapping")  # positions, segments and places
 
 
 class Cache(NamedTuple):
@@ -92,7 +93,8 @@ class Layer:
 
 def is_state(name: str, value: Any) -> bool:
     """Whether a gradient of an argument is given: of tokens, not of masks, positions and biases."""
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not any(x in name for x in NO_STATES)
+    other = name in XLNET or any(x in name for x in NO_STATES)
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not other
 
 
 def plain(value: Any) -> Any:

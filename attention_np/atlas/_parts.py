@@ -104,6 +104,7 @@ TORCH = {
     "torch.nn.modules.conv.Conv1d": None,
     "torch.nn.modules.conv.Conv2d": None,
     "torch.nn.modules.padding.ZeroPad2d": None,
+    "torch.nn.modules.padding.ConstantPad1d": None,
 }
 
 

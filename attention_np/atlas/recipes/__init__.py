@@ -7,9 +7,18 @@ of a projection stand one after the other in its features. ``print(inspect.getso
 from attention_np.atlas.recipes._registry import RECIPES
 from attention_np.atlas.recipes.compressed import multi_head_latent
 from attention_np.atlas.recipes.dense import differential, grouped_query, multi_head, post_norm
+from attention_np.atlas.recipes.encoders import (
+    entity_aware,
+    gated_distances,
+    gated_features,
+    pre_norm,
+    with_boxes,
+    with_layout,
+    with_memory,
+)
 from attention_np.atlas.recipes.pictures import cosine_windowed, decomposed_places
 from attention_np.atlas.recipes.points import sampled
-from attention_np.atlas.recipes.relative import transformer_xl
+from attention_np.atlas.recipes.relative import disentangled, relative_positions
 from attention_np.atlas.recipes.states import gated_delta, kimi_delta, lightning, mamba, mamba2, rwkv
 
 __all__ = [
@@ -17,7 +26,11 @@ __all__ = [
     "cosine_windowed",
     "decomposed_places",
     "differential",
+    "disentangled",
+    "entity_aware",
     "gated_delta",
+    "gated_distances",
+    "gated_features",
     "grouped_query",
     "kimi_delta",
     "lightning",
@@ -26,7 +39,11 @@ __all__ = [
     "multi_head",
     "multi_head_latent",
     "post_norm",
+    "pre_norm",
+    "relative_positions",
     "rwkv",
     "sampled",
-    "transformer_xl",
+    "with_boxes",
+    "with_layout",
+    "with_memory",
 ]
