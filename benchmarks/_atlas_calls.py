@@ -87,6 +87,8 @@ def xlnet(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
     """Calls of XLNet: one stream, and two, with segments and a mask."""
     import torch
 
+    for parameter in made.parameters():  # which the module leaves as it finds them in memory
+        torch.nn.init.normal_(parameter, std=0.3)
     width = made.d_model
     given = {"h": torch.randn(n, b, width), "g": None, "attn_mask_h": None, "attn_mask_g": None}
     given |= {"r": torch.randn(2 * n, b, width), "seg_mat": None}
