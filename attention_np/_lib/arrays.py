@@ -129,7 +129,7 @@ def is_finite(array: Array) -> bool:
 
 def sum_of_squares(array: Array) -> Any:
     """Of all numbers, by one call to BLAS: the first look at an array is a cheap one."""
-    flat = array.ravel()
+    flat = array.ravel("K")  # in the order of memory: a copy would take longer than the sum
     return flat.dot(flat)  # in half the time that `@` takes for a few
 
 
