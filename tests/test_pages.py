@@ -85,10 +85,13 @@ ELSEWHERE = {
     "python benchmarks/atlas.py --write": "writes to docs, in minutes",
     "python benchmarks/atlas.py llama": "needs transformers; see peers/test_atlas.py",
     "python -m attention_np verify results --answers answers": "needs results; see known_answers/test_verdict.py",
+    "attention-np verify negative/one-entry --answers .": "needs an archive; see known_answers/test_archive.py",
+    "python -m docs.known_answers known-answers.zip": "takes minutes; see known_answers/test_archive.py",
+    "python -m pytest test_known_answers.py": "needs PyTorch; see peers/test_known_answers_published.py",
     "twine upload dist/*": "publishes",
     "bash .ci/run": "runs the tests",
 }
-COMPILERS = ("gcc", "rustc")  # known_answers/test_readers.py
+COMPILERS = ("gcc", "node", "rustc")  # known_answers/test_readers.py
 PROGRAMS = ("attention-np", "bash", "jupyter", "jupytext", "make", "pip", "python", "source", "twine", *COMPILERS)
 
 
