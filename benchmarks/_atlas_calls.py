@@ -242,6 +242,39 @@ def patchtsmixer(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]
     return [{"inputs": torch.randn(b, n, made.attn_layer.in_features)}]
 
 
+def big_bird(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Calls of BigBird's sparse attention, in blocks of two, with a mask of tokens and without."""
+    import torch
+
+    made.block_size, made.num_random_blocks = 2, 3
+    calls = []
+    for hidden in (0, 3):
+        shown = torch.ones(b, 2 * n)
+        shown[0, 2 * n - hidden :] = 0
+        blocked = shown.reshape(b, n, 2)
+        windows = torch.cat([blocked[:, 1:-3], blocked[:, 2:-2], blocked[:, 3:-1]], dim=2)
+        given = {"hidden_states": torch.randn(b, 2 * n, width), "from_blocked_mask": blocked}
+        given |= {"band_mask": (blocked[:, 2:-2, :, None] * windows[:, :, None])[:, None], "to_blocked_mask": blocked}
+        calls.append(given | {"from_mask": shown[:, None, :, None], "to_mask": shown[:, None, None]})
+    return calls
+
+
+def longformer(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Calls of Longformer's attention in a window of five, with global tokens and without."""
+    import torch
+
+    made.one_sided_attn_window_size = 2
+    calls = []
+    for places in ((), (0,), (1, 4)):
+        mask = torch.zeros(b, 4 * n)
+        mask[0, -3:] = torch.finfo(torch.float32).min
+        mask[1, list(places)] = 10000.0
+        mask[0, list(places)[:1]] = 10000.0
+        given = {"hidden_states": torch.randn(b, 4 * n, width), "attention_mask": mask, "is_global_attn": bool(places)}
+        calls.append(given | {"is_index_masked": mask < 0, "is_index_global_attn": mask > 0})
+    return calls
+
+
 CONSTRUCTORS: dict[str, dict[str, Any]] = {
     "fastspeech2_conformer.FastSpeech2ConformerAttention": {
         "module_config": {"num_attention_heads": 6, "attention_dropout_rate": 0.0}
@@ -288,4 +321,8 @@ CALLS: dict[str, Callable[[Any, int, int, int], list[dict[str, Any]]]] = {
     "fsmt.Attention": fsmt,
     "layoutlmv2.LayoutLMv2SelfAttention": layoutlmv2,
     "patchtsmixer.PatchTSMixerGatedAttention": patchtsmixer,
+    "big_bird.BigBirdBlockSparseAttention": big_bird,
+    "bigbird_pegasus.BigBirdPegasusBlockSparseAttention": big_bird,
+    "longformer.LongformerSelfAttention": longformer,
+    "led.LEDEncoderSelfAttention": longformer,
 }

@@ -95,3 +95,14 @@ def around(x: Any, taps: Any) -> Any:
 def gated_features(x: Any, w_gate: Any, b_gate: Any = None) -> Any:
     """Each token chooses among its own features (PatchTSMixer: Ekambaram et al., 2023)."""
     return x * chain.apply(softmax, linear(x, w_gate, b_gate))  # (softmax.1)
+
+
+@recipe(x=(2, 5, 6), w_all_query=(6, 8), w_all_key=(6, 8), w_all_value=(6, 8), **QKV)
+def global_tokens(
+    x: Any, w_all_query: Any, w_all_key: Any, w_all_value: Any, b_all_query: Any = None, b_all_key: Any = None,
+    b_all_value: Any = None, *, everywhere: Any = True, shown: Any = None, d: int = 4, **options: Any,
+) -> Any:  # fmt: skip
+    """Tokens that are `everywhere` (b, n, 1) see all by projections of their own (Longformer: Beltagy et al., 2020)."""
+    own = {"b_query": b_all_query, "b_key": b_all_key, "b_value": b_all_value, "mask": shown}
+    of_all = multi_head(x, w_all_query, w_all_key, w_all_value, d=d, **own)
+    return chain.where(np.asarray(everywhere), of_all, multi_head(x, d=d, **options))
