@@ -43,6 +43,14 @@ NOT_ATTENTION = re.compile(
 
 FIELDS: dict[str, dict[str, Any]] = {  # of configurations whose own defaults make no module
     "DbrxAttention": {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 1.0},
+    "Qwen4ExpTextAttention": {
+        "indexer_n_heads": 12,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 12,
+        "indexer_budget": 4,
+        "indexer_compress_ratio": 2,
+    },
+    "MiniMaxM3VLAttention": {"layer_types": ["minimax_m3_sparse"] * 2},
     "T5GemmaCrossAttention": {"cross_attention_hidden_size": 70},
     "LwDetrMultiscaleDeformableAttention": {"num_feature_levels": 2},
 }
@@ -83,6 +91,8 @@ def sizes(tiny: Tiny) -> dict[str, Any]:
         "num_key_value_heads": tiny.key_heads,
         "num_kv_shared_layers": 0,
         "keep_window_size": 3,
+        "index_block_size": 2,
+        "index_topk_blocks": 2,
         "swa_head_dim": tiny.d,
         "swa_num_attention_heads": tiny.heads,
         "swa_num_key_value_heads": tiny.key_heads,

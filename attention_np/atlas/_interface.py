@@ -57,6 +57,10 @@ def sdpa(m: Mirror, mask: Any, *, scaling: Any = None, shape: tuple[int, int], *
     elif mask is not None:
         if mask.dtype.kind != "f":
             raise UnknownLayer("sdpa takes a mask of booleans or floats")
+        if (mask.max(axis=-1, initial=-np.inf) <= np.finfo(np.float16).min).any():
+            raise UnknownLayer(
+                f"{m._about} has a query that sees no key, whose gradients differ between sdpa's kernels"
+            )
         bias = mask if bias is None else [bias, mask]
     if visible is not None and isinstance(bias, biases.Bias):  # hides as well, where each query sees a key
         if not visible.any(axis=-1).all():

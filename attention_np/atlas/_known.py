@@ -13,7 +13,7 @@ from attention_np.atlas._source import unwrapped, whole_digest
 # The modules in `classes`, each with READINGS, and PARTS and FUNCTIONS where it has some
 FAMILIES = (
     *("llama", "bert", "vit", "compressed", "pictures", "states", "tables", "points", "decoders", "learned"),
-    *("encoders", "relative", "sparse"),
+    *("encoders", "relative", "sparse", "chosen"),
 )
 
 

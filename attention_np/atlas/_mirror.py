@@ -111,8 +111,11 @@ def _uncallable(m: Mirror, *_: Any, **__: Any) -> Any:
     raise UnknownLayer(f"{m._about} is not known as a function")
 
 
-def mirror(module: Any, names: Mapping[int, str], tables: Any, path: str = "") -> About:
-    """What is to be known of a module: `names` are those of the parameters by identity, `tables` what is known."""
+def mirror(module: Any, names: Mapping[int, str], tables: Any, path: str = "", called: Any = ()) -> About:
+    """What is to be known of a module: `names` are those of the parameters by identity, `tables` what is known.
+
+    `called`: attributes that the whole reads; its source has those that are methods.
+    """
     kind = type(module)
     about = About(path, kind.__name__)
     _check_untouched(module, about)
@@ -120,7 +123,7 @@ def mirror(module: Any, names: Mapping[int, str], tables: Any, path: str = "") -
     if name in tables.torch:
         about.compute = tables.torch[name]
     else:
-        about.source = _source(module, about)
+        about.source = _source(module, about, called)
         about.compute, about.functions = tables.known(about, module)
     for key, parameter in module._parameters.items():
         if parameter is None:
@@ -131,13 +134,12 @@ def mirror(module: Any, names: Mapping[int, str], tables: Any, path: str = "") -
     for key, buffer in module._buffers.items():
         about.fields[key] = None if buffer is None else as_array(buffer)
     for key, part in module._modules.items():
-        ignored = about.source is not None and not any(
-            x == key or x.startswith(f"{key}.") for x in about.source.attributes
-        )
-        if part is None or ignored:  # what the source never reads
+        attributes = (key,) if about.source is None else about.source.attributes
+        inner = [x.partition(".")[2] for x in attributes if x.partition(".")[0] == key]
+        if part is None or not inner:  # what the source never reads
             about.parts[key] = None
         else:
-            about.parts[key] = mirror(part, names, tables, f"{path}.{key}".lstrip("."))
+            about.parts[key] = mirror(part, names, tables, f"{path}.{key}".lstrip("."), inner)
     for key, value in vars(module).items():
         if key == "config":
             about.fields[key] = _configuration(value)
@@ -148,9 +150,9 @@ def mirror(module: Any, names: Mapping[int, str], tables: Any, path: str = "") -
     return about
 
 
-def _source(module: Any, about: About) -> Source:
+def _source(module: Any, about: About, called: Any) -> Source:
     try:
-        return source_of(type(module).forward, type(module))
+        return source_of(type(module).forward, type(module), called)
     except (OSError, TypeError, SyntaxError) as error:
         raise UnknownLayer(f"{about} has a forward without a source that can be read") from error
 

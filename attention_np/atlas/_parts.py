@@ -57,6 +57,8 @@ class Norm:
         )
         if len(m.get("normalized_shape", (1,))) != 1 or m.get("with_scale", True) not in (True, gain is not None):
             raise UnknownLayer(f"{m._about} is a norm over several axes")
+        if m.get("group_size") is not None:
+            raise UnknownLayer(f"{m._about} is a norm over groups of features")
         gain = 1.0 + gain if self.less_one and gain is not None else gain
         epsilon = getattr(m, self.epsilon) if isinstance(self.epsilon, str) else self.epsilon
         if epsilon is None:

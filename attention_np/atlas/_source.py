@@ -282,12 +282,14 @@ def unwrapped(function: Any) -> FunctionType:
     return function
 
 
-def source_of(function: Any, owner: type | None = None) -> Source:
-    """Of a function, or of a method of `owner` with the other methods that it calls; OSError where there is none."""
+def source_of(function: Any, owner: type | None = None, called: Any = ()) -> Source:
+    """Of a function, or of a method of `owner` with the methods that it calls, and `called`; OSError without source."""
     texts: dict[str, str] = {}
     functions: dict[str, Any] = {}
     attributes: set[str] = set()
+    others = {name: inspect.getattr_static(owner, name, None) for name in called if name}
     waiting: list[tuple[str, Any]] = [("", function)]
+    waiting += [(name, unit) for name, unit in others.items() if inspect.isfunction(unit) and _is_of_models(unit)]
     while waiting:
         name, unit = waiting.pop()
         if name in texts:

@@ -34,6 +34,8 @@ def doge(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str
         kept = np.zeros(numbers.shape, bool)
         np.put_along_axis(kept, chosen, True, axis=-1)
         bias = chain.where(kept, bias, lowest)
+    if m.config._attn_implementation == "sdpa" and (plain(bias) <= lowest).all(axis=-1).any():
+        raise UnknownLayer(f"{m._about} has a query that sees no key, whose gradients differ between sdpa's kernels")
     groups = m.num_key_value_groups
     bias = bias[..., np.repeat(np.arange(bias.shape[-3]), groups), :, :]
     return {"scale": m.scaling, "bias": bias, "groups": groups}
