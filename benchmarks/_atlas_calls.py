@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks._atlas_pictures import PICTURES
+
 
 def distances(name: str, mask: str) -> Callable[[Any, int, int, int], list[dict[str, Any]]]:
     """Calls of an encoder that takes vectors of all distances, without a mask and with one."""
@@ -276,6 +278,13 @@ def longformer(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
 
 
 CONSTRUCTORS: dict[str, dict[str, Any]] = {
+    "dab_detr.DabDetrAttention": {"is_cross": True},
+    "oneformer.OneFormerTextMapperAttention": {"num_heads": 6, "qkv_bias": True},
+    "edgetam_video.EdgeTamVideoRoPECrossAttention": {"kv_in_dim": 24},
+    "data2vec.Data2VecVisionSelfAttention": {"window_size": (3, 2)},
+    "data2vec.Data2VecVisionSdpaSelfAttention": {"window_size": (2, 3)},
+    "grounding_dino.GroundingDinoMultiheadAttention": {"num_attention_heads": 6},
+    "mm_grounding_dino.MMGroundingDinoMultiheadAttention": {"num_attention_heads": 6},
     "fastspeech2_conformer.FastSpeech2ConformerAttention": {
         "module_config": {"num_attention_heads": 6, "attention_dropout_rate": 0.0}
     },
@@ -293,6 +302,7 @@ CONSTRUCTORS: dict[str, dict[str, Any]] = {
     "patchtsmixer.PatchTSMixerGatedAttention": {"in_size": 10, "out_size": 10},
 }
 CALLS: dict[str, Callable[[Any, int, int, int], list[dict[str, Any]]]] = {
+    **PICTURES,
     "parakeet.ParakeetEncoderAttention": distances("position_embeddings", "pairs"),
     "nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention": distances("position_embeddings", "causal"),
     "fastspeech2_conformer.FastSpeech2ConformerAttention": distances("pos_emb", "keys"),

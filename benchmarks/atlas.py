@@ -122,6 +122,7 @@ def sizes(tiny: Tiny) -> dict[str, Any]:
         "decoder_layers": 2,
         "intermediate_size": 16,
         "rotary_dim": 4,
+        "encoder_ffn_dim": 2 * tiny.hidden,
         "vocab_size": 50,
         "max_position_embeddings": 64,
         "pad_token_id": 0,

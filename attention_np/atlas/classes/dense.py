@@ -213,8 +213,7 @@ def weights(m: Mirror, *projections: str) -> dict[str, Any]:
     """Of linear projections q, k, v and o, as recipes name them."""
     made: dict[str, Any] = {}
     for name, attribute in zip(("query", "key", "value", "output"), projections, strict=True):
-        if attribute != "-":
-            made[f"w_{name}"], made[f"b_{name}"] = affine(getattr(m, attribute))
+        made[f"w_{name}"], made[f"b_{name}"] = (None, None) if attribute == "-" else affine(getattr(m, attribute))
     return made
 
 

@@ -44,7 +44,7 @@ def of_window(m: Mirror) -> Any:
     return biases.table(m.relative_position_bias_table, np.asarray(m.relative_position_index).reshape(area, area))
 
 
-def of_distance(m: Mirror, a: Arguments) -> Any:
+def of_distance(m: Mirror, a: Arguments, bidirectional: bool | None = None) -> Any:
     """The bias of T5: what the caller hands on, the module's own, or none."""
     if a.position_bias is not None:
         return np.asarray(a.position_bias)
@@ -53,7 +53,8 @@ def of_distance(m: Mirror, a: Arguments) -> Any:
     table = m.relative_attention_bias.weight
     if table.shape[0] != m.relative_attention_num_buckets:
         raise UnknownLayer(f"{m._about} has {table.shape[0]} buckets, and counts {m.relative_attention_num_buckets}")
-    return biases.t5(table, bidirectional=not m.is_decoder, max_distance=m.relative_attention_max_distance)
+    both = not m.is_decoder if bidirectional is None else bidirectional
+    return biases.t5(table, bidirectional=both, max_distance=m.relative_attention_max_distance)
 
 
 def cosine_windowed(m: Mirror, a: Arguments) -> Any:

@@ -11,7 +11,12 @@ from attention_np import linear as linear_op
 
 
 def linear(x: Any, w: Any, b: Any = None) -> Any:
-    """Features x (..., d_in) through w (d_in, d_out), plus b; or each token through its own, of w (n, d_in, d_out)."""
+    """Features x (..., d_in) through w (d_in, d_out), plus b; or each token through its own, of w (n, d_in, d_out).
+
+    Without a w, x itself.
+    """
+    if w is None:
+        return x
     if w.ndim > 2:
         return (x[..., None, :] @ w)[..., 0, :]
     return chain.apply(linear_op, x, w, b)
@@ -60,8 +65,11 @@ def normed(x: Any, gain: Any = None, b: Any = None, *, kind: str | None = "rms",
 def turned(x: Any, cos: Any, sin: Any, pairs: str = "halves") -> Any:
     """The first features of x (..., n, d) turned in pairs: by cos and sin (..., n, r), the others stay (rotary.5).
 
-    The pair of feature i is i + r / 2 for "halves", the next one for "neighbours".
+    The pair of feature i is i + r / 2 for "halves", the next one for "neighbours"; "halves of two" are of each half.
     """
+    if pairs == "halves of two":
+        x_, cos, sin = (y.reshape(*y.shape[:-1], 2, -1) for y in (x, cos, sin))
+        return turned(x_, cos, sin).reshape(*x.shape)
     r = cos.shape[-1]
     if r % 2:
         raise ValueError(f"cos and sin must turn an even number of features, not {r}")

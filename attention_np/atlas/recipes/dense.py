@@ -55,7 +55,8 @@ def grouped_query(
     x_value: Any = None,
     *, d: int = 4, d_value: int | None = None, groups: int = 2, cos: Any = None, sin: Any = None, pairs: str = "halves",
     norm: str | None = "rms", epsilon: float = 1e-6, of_all_heads: bool = False, norm_last: bool = False,
-    norm_value: bool = False, turn_value: bool = False, clip: float | None = None, norm_output: str | None = None,
+    norm_value: bool = False, turn_value: bool = False, key_cos: Any = None, key_sin: Any = None,
+    clip: float | None = None, norm_output: str | None = None,
     output_epsilon: float = 1e-6, norm_each: bool = False, norm_gated: bool = False, visible: Any = 1.0,
     query_factor: Any = None, gate: str = "sigmoid", scale: Any = None, softcap: float | None = None, mask: Any = None,
     bias: Any = None,
@@ -86,7 +87,7 @@ def grouped_query(
     if cos is not None:
         n = query.shape[-2]  # the first tokens of `memory` where that has more
         query = turned(query, cos[..., :n, :], sin[..., :n, :], pairs)  # (rotary.5)
-        key = turned(key, cos, sin, pairs)
+        key = turned(key, *((cos, sin) if key_cos is None else (key_cos, key_sin)), pairs)
         value = turned(value, cos, sin, pairs) if turn_value else value
     if norm_last:
         query = normed(query, query_gain, query_b, kind=norm, epsilon=epsilon)  # (rms-norm.3)
