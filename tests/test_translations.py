@@ -47,3 +47,16 @@ def test_the_front_page_and_the_course_are_translated_whole() -> None:
     pages = [ROOT / "docs" / f"{name}.md" for name in ("index", "course", "questions")]
     pages += (ROOT / "docs" / "course").glob("*.md")
     assert [page for page in pages if translation_of(page) is None] == []
+
+
+def test_every_translation_stands_in_the_contents_of_the_site_in_the_order_of_the_english_ones() -> None:
+    english = re.findall(
+        r"^/?(derivations/\w+)$", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    chinese = re.findall(
+        r"^(derivations/\w+)\.zh$", (ROOT / "docs" / "zh" / "index.zh.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert chinese == [page for page in english if translation_of(ROOT / f"{page}.md")]
+    assert {f"{page.stem}" for page in TRANSLATIONS if page.parent.name == "derivations"} == {
+        f"{page.removeprefix('derivations/')}.zh" for page in chinese
+    }

@@ -18,6 +18,7 @@ from attention_site import (
     equations,
     examples,
     figures,
+    letters,
     naming,
     pictures,
     reference,
@@ -68,6 +69,7 @@ class _Build:
         reference.link_signatures(self.site, doctree, page)
         reference.link_named_pages(self.site, doctree, page, app.env.found_docs)
         self.found.add(doctree, app.builder.get_target_uri(page))
+        letters.show_letters(self.site, doctree, page)  # which search does not look through
 
     def prepare_search(self, app: Sphinx, page: str, _template: str, context: dict[str, Any], _doctree: object) -> None:
         if page == "search":

@@ -10,6 +10,7 @@ from sphinx.util import logging
 
 from attention_np.cli.verification import check_pages
 from attention_np.derivation import PageCheck, Record, read_pages
+from attention_np.derivation.header import Header
 from attention_np.derivation.views import View, views
 from docs.translations import FOLDER, translation_of
 
@@ -40,6 +41,8 @@ class Site:
         Each equation in NumPy, and its numbers in a worked example.
     formulas : dict of str to str
         The LaTeX of each equation.
+    headers : dict of str to Header
+        What the front matter of each page declares, by the document of the page.
     """
 
     def __init__(self, root: Path, builder: Builder) -> None:
@@ -48,6 +51,7 @@ class Site:
         self.reasons: dict[str, str] = {}
         self.views: dict[str, View] = {}
         self.formulas: dict[str, str] = {}
+        self.headers: dict[str, Header] = {}
         self._builder = builder
         self._pages: dict[str, str] = {}  # the document of each derivation, by the name that tags begin with
 
@@ -58,6 +62,7 @@ class Site:
             self.records |= {record.tag: record for record in report.records if record.tag}
             for page in read_pages([self.root / folder]):
                 self._pages[page.name] = f"{folder}/{Path(page.path).stem}"
+                self.headers[self._pages[page.name]] = page.header
                 self.formulas |= {item.tag: item.text.strip() for item in page.equations}
                 self.reasons |= {item.tag: item.reason for item in page.equations if item.mark == "skipped"}
             for problem in report.problems:
