@@ -1,4 +1,4 @@
-"""Decoders that learn something about scores and outputs beside projections: Doge, Dory, DiffLlama, Inkling."""
+"""Decoders that learn something about scores and outputs beside projections: Doge, Dory, DiffLlama, Inkling, NeoMME."""
 
 from __future__ import annotations
 
@@ -82,6 +82,13 @@ def inkling(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[
     return made | {"taps_key": taps_key, "taps_value": taps_value, "visible": visible}
 
 
+def neomme(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
+    """NeoMME: values may be added to, and outputs lose what they have of their own values."""
+    made: dict[str, Any] = m.function("interface")(m, mask, scaling=m.scaling, shape=shape)
+    made["w_output"], made["b_output"] = affine(m.output_projection.o_proj)
+    return made | {"value_added": a.value_embeds, "strength": m.exclusive_self_attention.alpha}
+
+
 diffllama.recipe = recipes.differential  # type: ignore[attr-defined]
 NORMS: dict[str, Any] = {"norms": "q_norm k_norm"}
 
@@ -89,7 +96,11 @@ READINGS = {
     "7b96f58a77": Own(QKVO, scores=doge, **NORMS),
     "d52ecebc08": Own(QKVO, scores=dory, norm_output="attn_sub_norm", gate=dory_gate, **NORMS),
     "3aa9ee13d2": diffllama,
+    "1a6b37c571": Own(
+        "q_proj k_proj v_proj -", scores=neomme, gate=lambda m: affine(m.output_projection.gate_proj), **NORMS
+    ),
     "9d8aec2cee": Own(QKVO, scores=inkling, turn=None, **NORMS),
 }
-PARTS = {"7f62a2b6ad": Norm("unit", "eps"), "26d8ecff56 b1b3da05c6": lambda m: None}  # of Dory; of Inkling
+HELD = ("26d8ecff56", "b1b3da05c6", "3b0240b9ee", "7877a0b7bb")  # parts of Inkling and NeoMME: what they hold is read
+PARTS = {"7f62a2b6ad": Norm("unit", "eps"), **dict.fromkeys(HELD, lambda m: None)}  # of Dory
 FUNCTIONS = {"6d05754634": eager(groups=True, takes=("position_bias",))}

@@ -52,7 +52,7 @@ def grouped_query(
     b_value: Any = None, b_output: Any = None, query_gain: Any = None, key_gain: Any = None, value_gain: Any = None,
     query_b: Any = None, key_b: Any = None, output_gain: Any = None, output_b: Any = None, w_gate: Any = None,
     b_gate: Any = None, sink: Any = None, taps_key: Any = None, taps_value: Any = None, memory: Any = None,
-    x_value: Any = None,
+    x_value: Any = None, value_added: Any = None, strength: Any = None,
     *, d: int = 4, d_value: int | None = None, groups: int = 2, cos: Any = None, sin: Any = None, pairs: str = "halves",
     norm: str | None = "rms", epsilon: float = 1e-6, of_all_heads: bool = False, norm_last: bool = False,
     norm_value: bool = False, turn_value: bool = False, key_cos: Any = None, key_sin: Any = None,
@@ -69,6 +69,7 @@ def grouped_query(
     x_value = memory if x_value is None else x_value
     query, key = linear(x, w_query, b_query), linear(memory, w_key, b_key)
     value = linear(x_value, w_value, b_value)
+    value = value if value_added is None else value + value_added
     if taps_key is not None:  # a convolution of what is `visible` is added to each feature
         key = key + chain.apply(short_conv, key * visible, taps_key)  # (short-conv.1)
         value = value + chain.apply(short_conv, value * visible, taps_value)
@@ -96,6 +97,9 @@ def grouped_query(
         query = query * query_factor
     options = {"scale": scale, "softcap": softcap, "mask": mask, "bias": bias, "sink": sink}
     output = attention(query, repeated(key, groups), repeated(value, groups), **options)  # (dot-product.5)
+    if strength is not None:  # what an output has of its token's own value is taken away, in each head
+        own = normed(repeated(value, groups), kind="unit", epsilon=1e-300)  # (b, h, n, d)
+        output = output - activated(strength, "tanh")[:, None, None] * (output * own).sum(axis=-1, keepdims=True) * own
     if norm_each:
         output = normed(output, output_gain, output_b, kind=norm_output, epsilon=output_epsilon)
     output = joined(output)  # (b, n, h * d)
