@@ -38,7 +38,8 @@ from attention_np._conventions.asking import (
     holds_all,
     operands,
 )
-from attention_np._conventions.profiles import PROFILES
+from attention_np._conventions.families import FAMILIES, NONE_OF_THESE, profile_of
+from attention_np._conventions.profiles import OF_FAMILIES, PROFILES
 from attention_np._conventions.readings import AXES, Call, StepByStep, answers
 from attention_np._conventions.wording import sentence_of
 from attention_np._lib.arrays import Array
@@ -47,8 +48,7 @@ from attention_np.known_answers.formats import Format
 
 __all__ = ["OPTIONS", "PROFILES", "Profile", "identify"]
 
-OPTIONS = ("is_causal", "window", "mask", "bias", "scale", "softcap", "sink")
-NONE_OF_THESE = "none of these"
+OPTIONS = ("is_causal", "window", "mask", "bias", "scale", "softcap", "sink", "kept")
 GOLDEN = (5**0.5 - 1) / 2
 SURE = 0.25  # of its bounds: within so much, an output is of a precision, and of no lower one that was lucky
 
@@ -64,24 +64,33 @@ class Profile:
         "causal, backward" and so on, where the gradients are those of another alternative than the output.
     notes : mapping of str to str
         Why an axis was not asked, or what is known where none of the alternatives fits.
+    op : str
+        What was asked: "dot_product", "rotary" or "linear_attention".
     """
 
     values: Mapping[str, str]
     notes: Mapping[str, str] = field(default_factory=dict)
+    op: str = "dot_product"
 
     def __getitem__(self, axis: str) -> str | None:
-        if axis not in AXES and axis not in self.values and axis != "precision":
-            raise KeyError(f"there is no axis {axis!r}: there are {', '.join(AXES)}")
+        axes = FAMILIES[self.op].axes if self.op in FAMILIES else AXES
+        if axis not in axes and axis not in self.values and axis != "precision":
+            raise KeyError(f"there is no axis {axis!r}: there are {', '.join(axes)}")
         return self.values.get(axis)
 
+    @property
+    def profiles(self) -> Mapping[str, Mapping[str, str]]:
+        """Those of libraries, of this op."""
+        return OF_FAMILIES.get(self.op, PROFILES)
+
     def differs_from(self, name: str) -> dict[str, tuple[str, str]]:
-        """The axes in which this differs from the attention of a library, one of `PROFILES`: {axis: (yours, theirs)}.
+        """The axes in which this differs from that of a library, one of `profiles`: {axis: (yours, theirs)}.
 
         An axis that was not asked, or that the library does not have, counts for nothing.
         """
-        if name not in PROFILES:
-            raise ValueError(f"there is no profile of {name!r}: there are {', '.join(PROFILES)}")
-        theirs = PROFILES[name]
+        if name not in self.profiles:
+            raise ValueError(f"there is no profile of {name!r}: there are {', '.join(self.profiles)}")
+        theirs = self.profiles[name]
         return {
             axis: (yours, theirs[axis])
             for axis, yours in self.values.items()
@@ -91,10 +100,10 @@ class Profile:
     @property
     def nearest(self) -> tuple[str, ...]:
         """The libraries from which this differs in the fewest axes, of those that have most of what was asked."""
-        shared = {name: len(self.values.keys() & axes.keys()) for name, axes in PROFILES.items()}
+        shared = {name: len(self.values.keys() & axes.keys()) for name, axes in self.profiles.items()}
         far = {
             name: (sum(yours != NONE_OF_THESE for yours, _ in self.differs_from(name).values()), -shared[name])
-            for name in PROFILES
+            for name in self.profiles
             if name != "attention_np"
         }
         least = min(far.values())
@@ -116,8 +125,9 @@ def identify(
     *,
     backward: Callable[..., Any] | None = None,
     options: Sequence[str] = (),
+    op: str = "dot_product",
 ) -> Profile:
-    """Find out which conventions an attention follows.
+    """Find out which conventions an attention follows, or a function that turns by position, or one that keeps a state.
 
     Parameters
     ----------
@@ -130,8 +140,15 @@ def identify(
         against the same alternatives.
     options : sequence of str, optional
         The names that it takes, of "is_causal" (True), "window" (a pair, left and right), "mask" (boolean, (b, h, n,
-        m)), "bias" (numbers, the same shape), "scale" and "softcap" (a number), "sink" (a number for each head, (h,)).
+        m)), "bias" (numbers, the same shape), "scale" and "softcap" (a number), "sink" (a number for each head, (h,)),
+        "kept" (boolean, (b, h, n, m), which weights dropout keeps, and with it `dropout_p`, a number).
         An axis that needs another is not asked.
+    op : str, optional
+        What it is that is asked, if not attention by softmax, and then without `backward`. "rotary": `attention` is
+        ``turn(x, **options)`` of x (b, h, n, d), at positions 0 to n - 1, and the options are of "positions" (n,),
+        "width" (how many features turn) and "yarn" (factor and original length). "linear_attention": it takes query,
+        key and value and options of "log_decay" (b, h, n, 1), "beta" (b, h, n) and "initial_state" (b, h, d, d), and
+        returns the output, or a pair of that and the final state.
 
     Returns
     -------
@@ -142,15 +159,25 @@ def identify(
     TypeError, ValueError
         If `options` is a string or has other names, or if the attention does not take three arrays: with the reason.
 
-    Notes
-    -----
-    Not asked, because this signature cannot: how a rotary position pairs and slices features and how YaRN rounds, in
-    which order a state decays and is written and how it is laid out, and how dropout is scaled.
+    Examples
+    --------
+    >>> from attention_np import conventions, rotary
+    >>> def neighbours(x):
+    ...     return rotary.forward(x, interleaved=True)[0]
+    >>> conventions.identify(neighbours, op="rotary")["pairing"]
+    'interleaved'
     """
     if isinstance(options, str):
         raise TypeError(f"options must be a list of names, not the string {options!r}")
-    if odd := [name for name in options if name not in OPTIONS]:
-        raise ValueError(f"options has {', '.join(map(repr, odd))}: the names are {', '.join(OPTIONS)}")
+    if op not in ("dot_product", *FAMILIES):
+        raise ValueError(f"op must be one of dot_product, {', '.join(FAMILIES)}, not {op!r}")
+    names = FAMILIES[op].options if op in FAMILIES else OPTIONS
+    if odd := [name for name in options if name not in names]:
+        raise ValueError(f"options has {', '.join(map(repr, odd))}: the names are {', '.join(names)}")
+    if op in FAMILIES:
+        if backward is not None:
+            raise ValueError(f"backward is asked of dot_product alone, not of {op}")
+        return Profile(*profile_of(FAMILIES[op], attention, options), op)
     return _Interview(Kernel(attention, backward, options)).profile()
 
 
@@ -168,7 +195,7 @@ class _Interview:
         if self._plain():
             for ask in (
                 self._scale, self._given_scale, self._heads, self._mask, self._causal, self._window, self._bias,
-                self._softcap, self._sink, self._logsumexp, self._empty_row,
+                self._softcap, self._sink, self._logsumexp, self._empty_row, self._dropout,
             ):  # fmt: skip
                 ask()
         order = ["precision", *AXES]
@@ -309,6 +336,9 @@ class _Interview:
             self.notes["empty row"] = "it takes nothing that hides all keys of a query"
             return
         self._ask("empty row", [call])
+
+    def _dropout(self) -> None:
+        self._ask("dropout", [(operands(seed=15) | {"kept": _mask_of(8, 8)}, {"dropout_p": 0.25})])
 
     def _knows(self, axis: str, *but: str) -> bool:
         """Whether an option is taken, and is read in a way that can be built upon."""

@@ -38,6 +38,8 @@ def kernel(**ways: str) -> Any:
         sink = np.full((*scores.shape[:-1], 1), -np.inf)
         if "sink" in options and way["sink"] != "ignored":
             sink[:] = options["sink"][:, None, None] * (scale if way["sink"] == "scaled" else 1)
+        kept = options.get("kept", np.True_)
+        scores = np.where(kept | (way["dropout"] != "before the softmax"), scores, -np.inf)
         with np.errstate(invalid="ignore"):
             weights, logsumexp = softmax(np.concatenate([scores, sink], -1))
             if "without" in way["logsumexp"]:
@@ -46,6 +48,8 @@ def kernel(**ways: str) -> Any:
         weights = weights[..., :-1]
         weights = np.where(empty & (way["empty row"] == "zero"), 0, weights)
         weights = np.where(empty & (way["empty row"] == "as if nothing were hidden"), softmax(full)[0], weights)
+        if "kept" in options and way["dropout"] in ("divided by 1 - p", "as they are"):
+            weights = weights * kept / (1 - options["dropout_p"] if way["dropout"] == "divided by 1 - p" else 1)
         output: Array = (weights @ v).transpose(FROM_OURS[way["layout"]])
         return output, logsumexp / np.log(2) if "base 2" in way["logsumexp"] else logsumexp
 
@@ -276,9 +280,9 @@ def test_our_own_ops_are_ours(op: Any) -> None:
         output, cache = op.forward(query, np.repeat(key, group, 1), np.repeat(value, group, 1), **options)
         return output, cache.logsumexp if op is blockwise else cache.softmax.logsumexp
 
-    profile = conventions.identify(attention, options=conventions.OPTIONS)
+    profile = conventions.identify(attention, options=[x for x in conventions.OPTIONS if x != "kept"])
     assert not differences(profile)
-    assert not profile.notes
+    assert profile.notes.keys() == {"dropout"}
 
 
 def test_options_and_attention_that_cannot_be_used_are_refused() -> None:

@@ -60,11 +60,12 @@ class Kernel:
                     for name, x in zip(GRADIENTS, of_call, strict=False):
                         found[f"d_{name}"] = _back(x, axes, inputs[name].shape[:-1])
         except Exception as error:  # whatever a kernel does with what it does not take
-            raise RefusedError(_said(error)) from error
+            raise RefusedError(said(error)) from error
         return found
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
+    """An exception in a few words."""
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {first[:90]}" if first else type(error).__name__
 

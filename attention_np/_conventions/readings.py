@@ -46,6 +46,7 @@ AXES: dict[str, tuple[str, ...]] = {  # each with its values, our own first
     "sink": ("as it is", "scaled", "ignored"),
     "logsumexp": ("natural", "base 2", "natural, without the sink", "base 2, without the sink"),
     "empty row": ("zero", "nan", "mean", "as if nothing were hidden"),
+    "dropout": ("divided by 1 - p", "as they are", "before the softmax", "ignored"),
 }
 KEYS_OF_WINDOW = {  # how many more than `left` a query sees, with its own
     "inclusive": 1,
@@ -136,7 +137,7 @@ def seen_by(inputs: Mapping[str, Array]) -> Array:
 def read_as(reading: Reading, inputs: Mapping[str, Array], options: Mapping[str, Any]) -> Call:
     """The call that we would have to be given, to compute what somebody computes who reads this one so."""
     read, chosen = dict(inputs), dict(options)
-    for one in (_heads, _visible, _scale, _mask, _bias, _softcap, _sink):
+    for one in (_heads, _dropout, _visible, _scale, _mask, _bias, _softcap, _sink):
         one(reading, read, chosen)
     return read, chosen
 
@@ -156,11 +157,24 @@ def _order(heads: int, few: int, reading: Reading) -> Array:
     return each % few if reading.get("heads") == "tiled" else each // (heads // few)
 
 
+def _dropout(reading: Reading, read: dict[str, Array], chosen: dict[str, Any]) -> None:
+    """Which weights are kept, and what they are divided by."""
+    how = reading.get("dropout", "divided by 1 - p")
+    if "kept" not in read or how == "divided by 1 - p":
+        return
+    chosen["dropout_p"] = 0.0
+    if how != "as they are":
+        kept = read.pop("kept")
+        del chosen["dropout_p"]
+        if how == "before the softmax":
+            chosen["rules"] = kept
+
+
 def _visible(reading: Reading, read: dict[str, Array], chosen: dict[str, Any]) -> None:
     """The causal rule and the window, which become a mask."""
     n, m = read["query"].shape[-2], read["key"].shape[-2]
     ahead = np.arange(m) - np.arange(n)[:, None]  # of the query, in positions
-    rules = []
+    rules = [chosen.pop("rules")] if "rules" in chosen else []
     causal = reading.get("causal", "top-left")
     if chosen.get("is_causal") and causal not in ("top-left", "ignored"):
         shift = m - n if causal == "bottom-right" else BEHIND_CAUSAL.get(causal, 0)
@@ -178,7 +192,7 @@ def _visible(reading: Reading, read: dict[str, Array], chosen: dict[str, Any]) -
             most = 0 if of_right == "no key after its own" else right - (of_right == "exclusive" and right > 0)
             rules.append(past <= most)
     if rules:
-        chosen["rules"] = np.logical_and.reduce(rules)
+        chosen["rules"] = np.logical_and.reduce(np.broadcast_arrays(*rules))
 
 
 def _mask(reading: Reading, read: dict[str, Array], chosen: dict[str, Any]) -> None:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attention_np._conventions.families import NONE_OF_THESE
 from attention_np._conventions.readings import AXES
 from attention_np._lib.arrays import Array
-from attention_np.conventions import NONE_OF_THESE, OF_OPTION, OPTIONS, identify
+from attention_np.conventions import OF_OPTION, OPTIONS, identify
 from attention_np.known_answers.bounds import with_rounding
 from attention_np.known_answers.causes import (
     ASKED_OF_CASES,

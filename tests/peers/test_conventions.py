@@ -136,3 +136,78 @@ def test_transformers(layer: str, dtype: str) -> None:
 
     own = "softcap" if layer == "gemma2" else "sink"
     assert_is("transformers", conventions.identify(attention, options=[*BOOLEAN, "window", own]), dtype)
+
+
+def turned_by(model: str, function: str, layout: int, twice: str) -> Any:
+    """How a model of transformers turns its queries, with angles from its own frequencies."""
+    pytest.importorskip("transformers", reason="its profile needs transformers: pip install attention-np[peers]")
+    import importlib
+
+    import torch
+
+    apply = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), function)
+
+    def turn(x: Array, **options: Any) -> Array:
+        of = torch.from_numpy(x)
+        n, d = x.shape[layout], x.shape[-1]
+        positions = torch.as_tensor(np.asarray(options.get("positions", np.arange(n))))
+        speeds, amplitude = 10000.0 ** (-torch.arange(0, d, 2) / d), 1.0
+        if "yarn" in options:
+            speeds, amplitude = yarn_of_transformers(*options["yarn"], d, truncate=model != "gpt_oss")
+        angles = positions[:, None].float() * speeds
+        of_all = {"halves": torch.cat([angles, angles], -1), "once": angles, "": angles}[twice][None]
+        cos, sin = of_all.cos() * amplitude, of_all.sin() * amplitude
+        found = apply(of, sin, cos) if model == "gptj" else apply(of, of, cos, sin)[0]
+        return np.asarray(found.double())
+
+    return turn
+
+
+def yarn_of_transformers(factor: float, original: int, width: int, truncate: bool) -> tuple[Any, float]:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    of = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": factor, "original_max_position_embeddings": original}
+    config = LlamaConfig(
+        hidden_size=width, num_attention_heads=1, head_dim=width, max_position_embeddings=int(factor * original),
+        rope_parameters=of | {"truncate": truncate},
+    )  # fmt: skip
+    speeds, amplitude = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    return speeds, float(amplitude)
+
+
+@each(
+    ("name", "turn", "options"),
+    [
+        ("Llama", ("llama", "apply_rotary_pos_emb", 2, "halves"), ["positions", "yarn"]),
+        ("gpt-oss", ("gpt_oss", "apply_rotary_pos_emb", 2, "once"), ["positions", "yarn"]),
+        ("GPT-J", ("gptj", "apply_rotary_pos_emb", 1, "once"), ["positions"]),
+        ("DeepSeek-V3", ("deepseek_v3", "apply_rotary_pos_emb_interleave", 2, "halves"), ["positions"]),
+    ],
+)
+def test_rotary_positions_of_transformers(name: str, turn: Any, options: list[str]) -> None:
+    profile = conventions.identify(turned_by(*turn), op="rotary", options=options)
+    assert not profile.differs_from(name), profile
+    assert name in profile.nearest
+    assert not any("raised" in note for note in profile.notes.values()), profile
+
+
+def test_the_delta_rule_of_transformers() -> None:
+    pytest.importorskip("transformers", reason="its profile needs transformers: pip install attention-np[peers]")
+    import torch
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
+
+    def attend(query: Array, key: Array, value: Array, **options: Any) -> tuple[Array, Array]:
+        of = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in options.items()}
+        b, n, h, d = query.shape
+        g = of["log_decay"][..., 0] if "log_decay" in of else torch.zeros(b, n, h)
+        first = of.get("initial_state", torch.zeros(b, h, d, d))
+        arrays = (torch.from_numpy(np.ascontiguousarray(x)) for x in (query, key, value))
+        if "beta" not in of:
+            raise NotImplementedError
+        output, state = torch_recurrent_gated_delta_rule(*arrays, g, of["beta"], first, output_final_state=True)
+        return np.asarray(output.double()), np.asarray(state.double())
+
+    profile = conventions.identify(attend, op="linear_attention", options=["log_decay", "beta", "initial_state"])
+    assert not profile.differs_from("Qwen3-Next"), profile
+    assert {*profile.values} >= {"scale", "read", "decay", "beta", "delta rule", "initial state", "final state"}
