@@ -13,13 +13,14 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-__all__ = ["FOLDER", "ROOT", "TRANSLATIONS", "behind", "original_of", "programs", "stamp", "translation_of"]
+__all__ = ["FOLDER", "ROOT", "TRANSLATIONS", "behind", "blocks", "original_of", "programs", "stamp", "translation_of"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, SUFFIX = ROOT / "docs" / "zh", ".zh.md"
 TRANSLATIONS = sorted(FOLDER.rglob(f"*{SUFFIX}"))
 STAMP = re.compile(r"\A(<!-- translates .*-->\n)?")
 PROGRAM = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+BLOCK = re.compile(r"^(`{3,})([a-z]*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 
 
 def original_of(translation: Path) -> Path:
@@ -38,6 +39,11 @@ def translation_of(page: Path) -> Path | None:
 def programs(text: str) -> list[tuple[str, str]]:
     """The programs of a page, and what the page says that each prints."""
     return PROGRAM.findall(text)
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The other fenced blocks of a page, but for directives: of which language each is, and what it holds."""
+    return [(language, held) for _, language, held in BLOCK.findall(PROGRAM.sub("", text))]
 
 
 def stamp(page: Path) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.translations import ROOT, TRANSLATIONS, behind, original_of, programs, translation_of
+from docs.translations import ROOT, TRANSLATIONS, behind, blocks, original_of, programs, translation_of
 
 SHOWN = re.compile(r"^```\{equation\} (\S+)\n```$", re.MULTILINE)
 EQUATION = re.compile(rf"\\tag\{{([^}}]*)\}}|{SHOWN.pattern}", re.MULTILINE)
@@ -30,6 +30,8 @@ def test_a_translation_has_every_equation_program_and_figure_of_its_page(file: P
     assert SHOWN.findall(text) == [own or shown for own, shown in EQUATION.findall(page)]
     numbers = re.findall(r"^```\{program\} (\d+)\n```$", text, re.MULTILINE)
     assert [int(number) for number in numbers] == list(range(1, len(programs(page)) + 1))
+    numbers = re.findall(r"^```\{block\} (\d+)\n```$", text, re.MULTILINE)
+    assert not numbers or [int(number) for number in numbers] == list(range(1, len(blocks(page)) + 1))
     assert FIGURE.findall(text) == FIGURE.findall(page)
     assert headings(text) == headings(page)
     assert "$$" not in text  # equations have one source
@@ -41,6 +43,17 @@ def test_a_link_leads_to_the_translation_where_there_is_one(file: Path) -> None:
         target = (file.parent / link).resolve()
         assert target.is_file(), link
         assert target in TRANSLATIONS or translation_of(target) is None, link
+
+
+@translations
+def test_a_link_into_a_translation_leads_to_one_of_its_headings(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    for link, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", text):
+        target = (file.parent / link).resolve() if link else file
+        if target in TRANSLATIONS:
+            titles = re.findall(r"^#+ (.*)$", FENCED.sub("", target.read_text(encoding="utf-8")), re.MULTILINE)
+            anchors = [re.sub(r"[^\w\- ]", "", title.lower().strip()).replace(" ", "-") for title in titles]
+            assert anchor in anchors, f"{link}#{anchor}"
 
 
 def test_the_front_page_and_the_course_are_translated_whole() -> None:

@@ -14,33 +14,57 @@ from sphinx.util.docutils import SphinxDirective
 from attention_site.naming import HOME
 from attention_site.running import output_block
 from attention_site.site import FOLDERS
-from docs.translations import FOLDER, ROOT, original_of, programs, translation_of
+from docs.translations import FOLDER, ROOT, blocks, original_of, programs, translation_of
 
-__all__ = ["ProgramOf", "link_translation"]
+__all__ = ["BlockOf", "ProgramOf", "link_translation"]
 
 NAMES = "English", "中文"  # of the languages
 MISSING = "本页尚无中文译文。以下为英文。"
 
 
-class ProgramOf(SphinxDirective):
+class _PartOf(SphinxDirective):
+    required_arguments = 1
+    kind = ""
+
+    def parts(self, text: str) -> list[tuple[str, str]]:
+        """What the original has of this kind."""
+        raise NotImplementedError
+
+    def part(self) -> tuple[str, str]:
+        """The one that is asked for."""
+        here = ROOT / f"{self.env.docname}.md"
+        if not here.is_relative_to(FOLDER):
+            raise self.error(f"only a translation shows the {self.kind} of another page")
+        file = original_of(here)
+        self.env.note_dependency(str(file))
+        shown = dict(enumerate(self.parts(file.read_text(encoding="utf-8")), start=1))
+        number = self.arguments[0]
+        if not number.isdecimal() or int(number) not in shown:
+            raise self.error(f"{file.name} has {len(shown)} {self.kind}, and none is number {number}")
+        return shown[int(number)]
+
+
+class ProgramOf(_PartOf):
     """``{program} 1``: the first program of the page that this one translates, and what it prints."""
 
-    required_arguments = 1
+    kind, parts = "programs", staticmethod(programs)
 
     def run(self) -> list[nodes.Node]:
         """Take it from the original."""
-        here = ROOT / f"{self.env.docname}.md"
-        if not here.is_relative_to(FOLDER):
-            raise self.error("only a translation shows the programs of another page")
-        file = original_of(here)
-        self.env.note_dependency(str(file))
-        shown = dict(enumerate(programs(file.read_text(encoding="utf-8")), start=1))
-        number = self.arguments[0]
-        if not number.isdecimal() or int(number) not in shown:
-            raise self.error(f"{file.name} has {len(shown)} programs, and none is number {number}")
-        code, printed = shown[int(number)]
+        code, printed = self.part()
         block = nodes.literal_block(code, code.rstrip("\n"), language="python")
         return [block, output_block(printed.rstrip("\n"))] if printed else [block]
+
+
+class BlockOf(_PartOf):
+    """``{block} 1``: the first fenced block that is no program, of the page that this one translates."""
+
+    kind, parts = "blocks", staticmethod(blocks)
+
+    def run(self) -> list[nodes.Node]:
+        """Take it from the original."""
+        language, held = self.part()
+        return [nodes.literal_block(held, held.rstrip("\n"), language=language or "text")]
 
 
 def link_translation(app: Sphinx, doctree: nodes.document, page: str) -> None:
