@@ -13,14 +13,25 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-__all__ = ["FOLDER", "ROOT", "TRANSLATIONS", "behind", "blocks", "original_of", "programs", "stamp", "translation_of"]
+__all__ = [
+    "BLOCK",
+    "FOLDER",
+    "ROOT",
+    "TRANSLATIONS",
+    "behind",
+    "blocks",
+    "original_of",
+    "programs",
+    "stamp",
+    "translation_of",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, SUFFIX = ROOT / "docs" / "zh", ".zh.md"
 TRANSLATIONS = sorted(FOLDER.rglob(f"*{SUFFIX}"))
 STAMP = re.compile(r"\A(<!-- translates .*-->\n)?")
 PROGRAM = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
-BLOCK = re.compile(r"^(`{3,})([a-z]*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^(`{3,})([^`\n]*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 
 
 def original_of(translation: Path) -> Path:
@@ -43,7 +54,8 @@ def programs(text: str) -> list[tuple[str, str]]:
 
 def blocks(text: str) -> list[tuple[str, str]]:
     """The other fenced blocks of a page, but for directives: of which language each is, and what it holds."""
-    return [(language, held) for _, language, held in BLOCK.findall(PROGRAM.sub("", text))]
+    found = BLOCK.findall(PROGRAM.sub("", text))
+    return [(language, held) for _, language, held in found if not language.startswith("{")]
 
 
 def stamp(page: Path) -> str:
