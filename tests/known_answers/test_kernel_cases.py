@@ -13,7 +13,7 @@ from helpers import Array, each
 import attention_np
 from attention_np import known_answers
 from attention_np.known_answers.examples import OF_KERNELS, Example, all_examples
-from attention_np.known_answers.examples.kernel import FIRST, kernel_examples
+from attention_np.known_answers.examples.kernel import FIRST, first_examples, kernel_examples
 from attention_np.known_answers.formats import DTYPES, dtype_of
 
 from . import reference
@@ -87,3 +87,7 @@ def test_some_answers_are_those_of_the_ops(tmp_path: Path) -> None:
     assert len({x.case for x in report}) == 2 * len(some)
     statistics = {case.answers["logsumexp"].dtype for case in known_answers.load(few)}
     assert statistics == {np.dtype(np.float32)}
+
+
+def test_the_first_cases_are_forty() -> None:
+    assert len(first_examples()) == len(FIRST) == 40

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from attention_np._lib.arrays import Array
+from attention_np.known_answers.examples.flags import WENT_WRONG
 from attention_np.known_answers.formats import DTYPES, FORMATS
 from attention_np.known_answers.signatures import MADE, SIGNATURES
 
@@ -55,6 +56,7 @@ TAGS = {
     "d_logsumexp": "the log-sum-exp has a gradient of its own",
     "all digits": "inputs with all the digits of their dtype",
 }
+TAGS |= {tag: reason for tag, (reason, _) in WENT_WRONG.items()}
 THREADS: dict[
     str, tuple[str, ...]
 ] = {  # in which kernels were wrong in just what a tag says: owner/repository#number, all on GitHub
@@ -64,6 +66,7 @@ THREADS: dict[
     "large scores": ("pytorch/pytorch#196678",),
     "empty row": ("pytorch/pytorch#41508", "pytorch/pytorch#109517", "jax-ml/jax#32242"),
     "tangents": ("pytorch/pytorch#116350",),
+    **{tag: threads for tag, (_, threads) in WENT_WRONG.items()},
 }
 HELD = {  # by cases with these tags: one of these inputs or options
     "mask": {"mask"},

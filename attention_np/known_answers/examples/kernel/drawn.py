@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from attention_np.known_answers.examples.example import Array, Draws, Example, case_of
+from attention_np.known_answers.formats import DTYPES
 from attention_np.known_answers.signatures import SIGNATURES
 
-__all__ = ["CoarseDraws", "of_attention", "of_kernel"]
+__all__ = ["CoarseDraws", "FineDraws", "of_attention", "of_kernel", "of_packed"]
 
 IN_ALL = 32  # of which numbers are whole parts: with five digits at most before the point, they have eight bits
 
@@ -51,6 +52,17 @@ class CoarseDraws(Draws):
         return seen
 
 
+class FineDraws(CoarseDraws):
+    """The same with 53 bits, which no shorter format has."""
+
+    def __call__(self, *shape: int) -> Array:
+        """An array of them."""
+        coarse = super().__call__(*shape)
+        rest = (self.bits.random_raw(coarse.size) >> np.uint64(11)).reshape(shape) * 2.0**-53
+        numbers: Array = coarse + rest / IN_ALL
+        return numbers
+
+
 def of_attention(
     name: str,
     description: str,
@@ -62,10 +74,11 @@ def of_attention(
     batch: int = 1,
     heads: int = 1,
     key_heads: int | None = None,
+    fine: bool = False,
     **changes: Any,
 ) -> Example:
-    """A case on (batch, heads, n, d_k) queries over (batch, key_heads, m, d_k) keys."""
-    draws = CoarseDraws("attention", name)
+    """A case on (batch, heads, n, d_k) queries over (batch, key_heads, m, d_k) keys; `fine` of wide formats alone."""
+    draws = (FineDraws if fine else CoarseDraws)("attention", name)
     m, d_v, key_heads = n if m is None else m, d_k if d_v is None else d_v, heads if key_heads is None else key_heads
     shapes = {
         "query": (batch, heads, n, d_k),
@@ -74,8 +87,48 @@ def of_attention(
         "d_output": (batch, heads, n, d_v),
     }
     inputs = {array: draws(*shape) for array, shape in shapes.items()}
-    tags = (*tags, "grouped heads") if key_heads < heads else tags
-    return of_kernel(draws, description, tags, inputs, changes)
+    if "block_table" in changes:
+        del inputs["key"], inputs["value"]  # in pages, which the changes draw
+    return _of_heads(draws, description, tags, inputs, changes, DTYPES[:2] if fine else DTYPES)
+
+
+def of_packed(
+    name: str,
+    description: str,
+    ends: tuple[int, ...],
+    key_ends: tuple[int, ...] | None = None,
+    *,
+    d_k: int = 64,
+    heads: int = 1,
+    key_heads: int | None = None,
+    **changes: Any,
+) -> Example:
+    """A case on (heads, t, d_k), where sequences end at `ends`, and those of keys at `key_ends`."""
+    draws, key_ends = CoarseDraws("attention", name), key_ends or ends
+    few = key_heads or heads
+    shapes = {
+        "query": (heads, ends[-1], d_k),
+        "key": (few, key_ends[-1], d_k),
+        "value": (few, key_ends[-1], d_k),
+        "d_output": (heads, ends[-1], d_k),
+    }
+    inputs = {array: draws(*shape) for array, shape in shapes.items()}
+    changes |= {"cu_seqlens_q": ends, "cu_seqlens_k": key_ends}
+    return _of_heads(draws, description, (), inputs, changes, DTYPES)
+
+
+def _of_heads(
+    draws: Draws,
+    description: str,
+    tags: tuple[str, ...],
+    inputs: Mapping[str, Array],
+    changes: Mapping[str, Any],
+    dtypes: tuple[str, ...],
+) -> Example:
+    example = of_kernel(draws, description, tags, inputs, changes)
+    grouped = example.inputs["key"].shape[-3] < example.inputs["query"].shape[-3]
+    special = (*tags, *["grouped heads"] * grouped, *["all digits"] * (dtypes != DTYPES))
+    return replace(example, special=special, dtypes=dtypes)
 
 
 def of_kernel(
