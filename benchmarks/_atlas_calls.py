@@ -278,6 +278,59 @@ def longformer(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
 
 
 CONSTRUCTORS: dict[str, dict[str, Any]] = {
+    "glpn.GLPNEfficientSelfAttention": {"sequence_reduction_ratio": 2},
+    "pvt.PvtEfficientSelfAttention": {"sequences_reduction_ratio": 2},
+    "pvt_v2.PvtV2SelfAttention": {"spatial_reduction_ratio": 3},
+    "segformer.SegformerAttention": {"sequence_reduction_ratio": 2},
+    "hiera.HieraMaskUnitAttention": {
+        "hidden_size_output": 36,
+        "num_heads": 6,
+        "query_stride": 2,
+        "window_size": 3,
+        "use_mask_unit_attn": True,
+    },
+    "sam2.Sam2MultiScaleAttention": {"dim": 24, "dim_out": 60, "num_attention_heads": 6, "query_stride": (2, 2)},
+    "cvt.CvtSelfAttention": {
+        "num_heads": 6,
+        "embed_dim": 60,
+        "kernel_size": 3,
+        "padding_q": 1,
+        "padding_kv": 1,
+        "stride_q": 1,
+        "stride_kv": 2,
+        "qkv_projection_method": "dw_bn",
+        "qkv_bias": True,
+        "attention_drop_rate": 0.0,
+    },
+    "levit.LevitAttention": {
+        "hidden_sizes": 60,
+        "key_dim": 10,
+        "num_attention_heads": 6,
+        "attention_ratio": 2,
+        "resolution": 3,
+    },
+    "levit.LevitAttentionSubsample": {
+        "input_dim": 60,
+        "output_dim": 48,
+        "key_dim": 10,
+        "num_attention_heads": 6,
+        "attention_ratio": 2,
+        "stride": 2,
+        "resolution_in": 5,
+        "resolution_out": 3,
+    },
+    **{
+        name: {"in_channels": 64}
+        for name in (
+            "apertus1p5.Apertus1p5VisionTokenizerAttnBlock",
+            "chameleon.ChameleonVQVAEEncoderAttnBlock",
+            "janus.JanusVQVAEAttnBlock",
+        )
+    },
+    "florence2.Florence2VisionChannelAttention": {"stage_idx": 0},
+    "florence2.Florence2VisionWindowAttention": {"stage_idx": 0},
+    "mobilevitv2.MobileViTV2LinearSelfAttention": {"embed_dim": 20},
+    "swiftformer.SwiftFormerEfficientAdditiveAttention": {"dim": 20},
     "dab_detr.DabDetrAttention": {"is_cross": True},
     "oneformer.OneFormerTextMapperAttention": {"num_heads": 6, "qkv_bias": True},
     "edgetam_video.EdgeTamVideoRoPECrossAttention": {"kv_in_dim": 24},

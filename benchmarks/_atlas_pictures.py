@@ -186,6 +186,37 @@ def windows(made: Any, _n: int, b: int, width: int) -> list[dict[str, Any]]:
     return [of_window, larger, larger | {"relative_position_bias": torch.randn(1, made.num_attention_heads, 21, 21)}]
 
 
+def squares(name: str = "hidden_states", first: int = 0) -> Calls:
+    """Tokens of a picture of seven by five, behind so many others."""
+
+    def calls(made: Any, _n: int, b: int, _width: int) -> list[dict[str, Any]]:
+        import torch
+
+        width = getattr(made, "hidden_size", None) or getattr(made, "embed_dim", None) or made.q_proj.in_features
+        return [{name: torch.randn(b, first + 35, width), "height": 7, "width": 5}]
+
+    return calls
+
+
+def of_shape(name: str, *shape: int, features: Callable[[Any], int], last: bool = True) -> Calls:
+    """One array, with its features last, or behind the batch."""
+
+    def calls(made: Any, _n: int, b: int, _width: int) -> list[dict[str, Any]]:
+        import torch
+
+        c = features(made)
+        return [{name: torch.randn(b, *shape, c) if last else torch.randn(b, c, *shape)}]
+
+    return calls
+
+
+def units(made: Any, _n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Tokens in windows of three, of which two give a query, and all in one."""
+    import torch
+
+    return [{"hidden_states": torch.randn(b, 4 * made.query_stride * 3, width)}]
+
+
 PICTURES: dict[str, Calls] = {
     "hunyuan_vl.HunYuanVLVisionAttention": packed,
     "hy_v4_vl.HYV4VLVisionAttention": packed,
@@ -203,6 +234,30 @@ PICTURES: dict[str, Calls] = {
     "grounding_dino.GroundingDinoBiMultiHeadAttention": text,
     "mm_grounding_dino.MMGroundingDinoBiMultiHeadAttention": text,
     "sam3.Sam3ViTRoPEAttention": picture,
+    "glpn.GLPNEfficientSelfAttention": squares(),
+    "pvt.PvtEfficientSelfAttention": squares(),
+    "pvt_v2.PvtV2SelfAttention": squares(),
+    "segformer.SegformerAttention": squares(),
+    "cvt.CvtSelfAttention": squares("hidden_state", 1),
+    "hiera.HieraMaskUnitAttention": units,
+    "sam2.Sam2MultiScaleAttention": of_shape("hidden_states", 5, 6, features=lambda m: m.dim),
+    **{
+        name: of_shape("hidden_states", 3, 4, features=lambda m: m.q.in_channels, last=False)
+        for name in (
+            "apertus1p5.Apertus1p5VisionTokenizerAttnBlock",
+            "chameleon.ChameleonVQVAEEncoderAttnBlock",
+            "janus.JanusVQVAEAttnBlock",
+        )
+    },
+    "florence2.Florence2VisionChannelAttention": of_shape("hidden_states", 7, features=lambda m: m.dim),
+    "florence2.Florence2VisionWindowAttention": of_shape("hidden_states", 5, 7, features=lambda m: m.dim),
+    "mobilevitv2.MobileViTV2LinearSelfAttention": of_shape(
+        "hidden_states", 4, 7, features=lambda m: m.embed_dim, last=False
+    ),
+    "swiftformer.SwiftFormerEfficientAdditiveAttention": of_shape("x", 7, features=lambda m: m.to_query.in_features),
+    "mgp_str.MgpstrA3Module": of_shape("hidden_states", 7, features=lambda m: m.feat.in_channels),
+    "levit.LevitAttention": of_shape("hidden_state", 9, features=lambda m: m.queries_keys_values.linear.in_features),
+    "levit.LevitAttentionSubsample": of_shape("hidden_state", 25, features=lambda m: m.queries.linear.in_features),
     "sam2_video.Sam2VideoRoPEAttention": video,
     "sam3_tracker_video.Sam3TrackerVideoRoPEAttention": video,
     "edgetam_video.EdgeTamVideoRoPESelfAttention": video,

@@ -378,7 +378,8 @@ def randomised(made: Any) -> Any:
         if plain or not parameter.isfinite().all() or not parameter.any():
             with torch.no_grad():
                 torch.nn.init.normal_(parameter, 1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.3)
-    return made.eval()
+    made.eval()  # which LeViT's does not return
+    return made
 
 
 def recorded(

@@ -48,7 +48,13 @@ def check(module: Any, *args: Any, reference: Any = None, dtype: str | None = "f
     import torch
 
     layer = read(module if reference is None else reference)
-    twin = copy.deepcopy(module)
+    try:
+        twin = copy.deepcopy(module)
+    except RuntimeError as failure:
+        kept = f"{type(module).__name__} keeps tensors of an earlier call, with their graph: it cannot be copied"
+        raise UnknownLayer(kept) from failure
+    twin.train(not module.training)
+    twin.train(module.training)  # which makes LeViT forget what it keeps of earlier calls
     if dtype is not None:
         twin = twin.to(getattr(torch, dtype))
     if dtype == "float64":

@@ -12,7 +12,7 @@ from attention_np.atlas._source import unwrapped, whole_digest
 
 # The modules in `classes`, each with READINGS, and PARTS and FUNCTIONS where it has some
 FAMILIES = (
-    *("arranged",),
+    *("arranged", "reductions"),
     *("llama", "bert", "vit", "compressed", "pictures", "states", "tables", "points", "decoders", "learned"),
     *("encoders", "relative", "sparse", "chosen"),
 )

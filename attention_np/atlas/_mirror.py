@@ -175,6 +175,8 @@ def _check_untouched(module: Any, about: About) -> None:
         ]
         if dropping or (kind.__name__.startswith("Dropout") and module.p):
             raise UnknownLayer(f"{about} drops out, as it is in training: call eval() on it")
+        if hasattr(module, "running_mean"):
+            raise UnknownLayer(f"{about} counts the numbers of its batch, as it is in training: call eval() on it")
 
 
 def _check_parameter(parameter: Any, path: str) -> None:

@@ -105,6 +105,10 @@ TORCH = {
     "torch.nn.modules.container.Sequential": of_sequence,
     "torch.nn.modules.conv.Conv1d": None,
     "torch.nn.modules.conv.Conv2d": None,
+    "torch.nn.modules.activation.Hardswish": None,
+    "torch.nn.modules.batchnorm.BatchNorm2d": None,
+    "torch.nn.modules.batchnorm.BatchNorm1d": None,
+    "torch.nn.modules.normalization.GroupNorm": None,
     "torch.nn.modules.padding.ZeroPad2d": None,
     "torch.nn.modules.padding.ConstantPad1d": None,
 }

@@ -19,15 +19,28 @@ from attention_np.atlas.recipes.encoders import (
 )
 from attention_np.atlas.recipes.pictures import cosine_windowed, decomposed_places
 from attention_np.atlas.recipes.points import sampled
+from attention_np.atlas.recipes.reductions import (
+    convolved,
+    efficient_additive,
+    learned_tokens,
+    of_channels,
+    of_distances,
+    of_pixels,
+    pooled_queries,
+    separable,
+    spatially_reduced,
+)
 from attention_np.atlas.recipes.relative import disentangled, relative_positions
 from attention_np.atlas.recipes.states import gated_delta, kimi_delta, lightning, mamba, mamba2, rwkv
 
 __all__ = [
     "RECIPES",
+    "convolved",
     "cosine_windowed",
     "decomposed_places",
     "differential",
     "disentangled",
+    "efficient_additive",
     "entity_aware",
     "gated_delta",
     "gated_distances",
@@ -35,16 +48,23 @@ __all__ = [
     "global_tokens",
     "grouped_query",
     "kimi_delta",
+    "learned_tokens",
     "lightning",
     "mamba",
     "mamba2",
     "multi_head",
     "multi_head_latent",
+    "of_channels",
+    "of_distances",
+    "of_pixels",
+    "pooled_queries",
     "post_norm",
     "pre_norm",
     "relative_positions",
     "rwkv",
     "sampled",
+    "separable",
+    "spatially_reduced",
     "with_boxes",
     "with_layout",
     "with_memory",
