@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks._atlas_calls import CALLS, CONSTRUCTORS
+from benchmarks._atlas_facts import facts
 
 STORED = Path(__file__).resolve().parent.parent / "docs/measured/atlas.json"
 # What a source looks like that turns scores, or a state, into outputs; and classes that only choose, measure or pool
@@ -326,7 +327,11 @@ def of_class(kind: Any, module: Any, tiny: Tiny) -> dict[str, Any]:
                 if not report.ok:
                     bad = {key: x for key, x in report.errors.items() if x > report.tolerance}
                     return about | {"state": "wrong", "why": str(bad)[:300]}
-            return about | {"state": "whole"}
+            return (
+                about
+                | {"state": "whole"}
+                | facts(made, atlas.read(made), calls[0], partial(constructor, tiny=tiny, optional=False))
+            )
     except atlas.UnknownLayer as error:
         return about | {"state": "unknown", "why": str(error)}
     except Exception as error:

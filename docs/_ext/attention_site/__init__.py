@@ -14,6 +14,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 from attention_site import (
+    atlas,
     course,
     equations,
     examples,
@@ -120,4 +121,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("moving", course.Moving)
     app.add_directive("mechanism", course.Mechanism)
     app.add_directive("results-of", course.ResultsOf)
+    app.add_directive("atlas", atlas.Atlas)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}
