@@ -1,4 +1,4 @@
-"""Attention to the blocks of keys that an indexer chooses: Qwen4 and MiniMax M3."""
+"""Attention to the blocks of keys that an indexer chooses: Qwen4, MiniMax M3 and GLM-5 Next."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from attention_np import indexer, masks, softmax
 from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import Mirror, UnknownLayer
 from attention_np.atlas._parts import Norm, rotation
-from attention_np.atlas.classes.compressed import check_choice, plain
+from attention_np.atlas.classes.compressed import Compressed, check_choice, plain
 from attention_np.atlas.classes.decoders import QKVO, Own
 from attention_np.atlas.recipes._steps import in_heads, turned
 
@@ -75,9 +76,53 @@ def minimax(m: Mirror, a: Arguments) -> dict[str, Any]:
     return {"attention_mask": np.where(kept & shown, 0.0, np.finfo(x.dtype).min)}
 
 
+class Pooled(Compressed):
+    """A reading of latent attention of GLM-5 Next: the mask says which tokens there are, and an indexer all else."""
+
+    def _selected(self, m: Mirror, a: Arguments) -> Any:
+        x = a.hidden_states
+        chosen = pooled(m, plain(x), np.asarray(a.attention_mask)) if m.has("indexer") else a.prev_topk_indices
+        selected = masks.selected(np.where(chosen < x.shape[1], chosen, -1), x.shape[1])[:, None]
+        if m.config._attn_implementation == "sdpa":
+            return selected
+        return np.where(selected, 0.0, np.finfo(x.dtype).min)
+
+
+def pooled(m: Mirror, x: Any, there: Any) -> Any:
+    """The tokens (b, n, k) of the blocks whose pooled key is the nearest, and the rest behind the last block; or -1."""
+    index, (b, n), size = m.indexer, x.shape[:2], m.indexer.index_kpool
+    if there.dtype.kind != "b":
+        raise UnknownLayer(f"{m._about} takes a mask of booleans")
+    rows, first = np.arange(b)[:, None, None], np.where(there.any(axis=-1), there.argmax(axis=-1), n)
+    tokens = first[:, None, None] + np.arange(-(-n // size) * size).reshape(1, -1, size)  # (b, blocks, size)
+    inside = there[rows, np.minimum(tokens, n - 1)] & (tokens < n)
+    kept = inside.all(axis=-1).any(axis=0)  # blocks that are whole in any sample
+    tokens, inside = np.where(inside, tokens, -1)[:, kept], inside[:, kept]
+    gate = plain(x @ index.index_kpool_compress_gate.swapaxes(0, 1))[rows, tokens] + plain(
+        index.index_kpool_compress_ape
+    )
+    weights, _ = softmax.forward(gate, axis=2, mask=inside[..., None])
+    keys = (weights * plain(index.k_norm(index.wk(x)))[rows, tokens]).sum(axis=2)  # (b, blocks, d)
+    query = plain(in_heads(index.wq_b(m.q_a_layernorm(m.q_a_proj(x))), index.head_dim))  # (b, h, n, d)
+    shares = plain(index.weights_proj(x)).swapaxes(1, 2) * index.n_heads**-0.5
+    scores, _ = indexer.forward(query, keys, shares, scale=index.softmax_scale)  # (b, n, blocks)
+    seen = np.tril(np.ones((n, n), bool)) & there[:, None]  # (b, n, n)
+    shown = np.take_along_axis(seen, np.maximum(tokens[:, None, :, -1], 0), axis=-1) & inside.all(axis=-1)[:, None]
+    nearest = largest(m, np.where(shown, scores, -np.inf), min(index.index_topk // size, scores.shape[-1])) & shown
+    chosen = np.where(nearest[..., None], tokens[:, None], -1).reshape(b, n, -1)
+    if index.index_kpool_always_select_tail:
+        count = seen.sum(axis=-1)[..., None]  # (b, n, 1)
+        rest = first[:, None, None] + count - count % size + np.arange(size - 1)
+        shown = (np.arange(size - 1) < count % size) & (rest < n)
+        shown &= np.take_along_axis(seen, np.minimum(rest, n - 1), axis=-1)
+        chosen = np.concatenate([chosen, np.where(shown, rest, -1)], axis=-1)
+    return np.where(there[..., None], chosen, -1)
+
+
 READINGS = {
+    "016dfc15c9": Pooled(chosen=True),
     "b29f598d1d": Own(QKVO, norms="q_norm k_norm", gate="query", before=qwen4),
     "60a9760f7c": Own(QKVO, norms="q_norm k_norm", before=minimax),
 }
-PARTS = {"9256377eed": Norm(epsilon="eps", less_one=True), "91f62899e1 aa1343db00": lambda m: None}
+PARTS = {"9256377eed": Norm(epsilon="eps", less_one=True), "91f62899e1 aa1343db00 89e80bc74f": lambda m: None}
 FUNCTIONS = {"ba5b6d583f": rotation(), "ecdae08c5e": rotation(axis=-3)}
