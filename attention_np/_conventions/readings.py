@@ -48,6 +48,11 @@ AXES: dict[str, tuple[str, ...]] = {  # each with its values, our own first
     "empty row": ("zero", "nan", "mean", "as if nothing were hidden"),
     "dropout": ("divided by 1 - p", "as they are", "before the softmax", "ignored"),
 }
+OF_CASES = {"alignment": ("as it is asked", "ignored")}  # what no function is asked, and cases of kernels have
+KNOWN = (  # options of a call that a reading says how to take
+    "scale", "softcap", "softcap_after", "is_causal", "window", "alignment", "offset", "dropout_p", "weights_by",
+    "bidirectional", "max_distance", "of",
+)  # fmt: skip
 KEYS_OF_WINDOW = {  # how many more than `left` a query sees, with its own
     "inclusive": 1,
     "exclusive": 0,
@@ -136,6 +141,8 @@ def seen_by(inputs: Mapping[str, Array]) -> Array:
 
 def read_as(reading: Reading, inputs: Mapping[str, Array], options: Mapping[str, Any]) -> Call:
     """The call that we would have to be given, to compute what somebody computes who reads this one so."""
+    if odd := [name for name in options if name not in KNOWN]:
+        raise ValueError(f"no reading knows of {', '.join(odd)}")
     read, chosen = dict(inputs), dict(options)
     for one in (_heads, _dropout, _visible, _scale, _mask, _bias, _softcap, _sink):
         one(reading, read, chosen)
@@ -176,15 +183,18 @@ def _visible(reading: Reading, read: dict[str, Array], chosen: dict[str, Any]) -
     ahead = np.arange(m) - np.arange(n)[:, None]  # of the query, in positions
     rules = [chosen.pop("rules")] if "rules" in chosen else []
     causal = reading.get("causal", "top-left")
+    first = chosen.pop("offset", 0)  # where the first query is aligned with the keys
+    if chosen.pop("alignment", "") == "bottom-right" and reading.get("alignment") != "ignored":
+        first += m - n
     if chosen.get("is_causal") and causal not in ("top-left", "ignored"):
-        shift = m - n if causal == "bottom-right" else BEHIND_CAUSAL.get(causal, 0)
+        shift = m - n if causal == "bottom-right" else first + BEHIND_CAUSAL.get(causal, 0)
         rules.append(ahead >= 0 if causal == "keys before hidden" else ahead <= shift)
     elif (chosen.get("is_causal") and causal == "top-left") or reading.get("keys", "all") != "all":
-        rules.append(ahead <= 0)
+        rules.append(ahead <= first)
     chosen.pop("is_causal", None)
     if "window" in chosen:
         left, right = chosen.pop("window")
-        past = ahead - (m - n if reading.get("window's alignment") == "bottom-right" else 0)
+        past = ahead - (m - n if reading.get("window's alignment") == "bottom-right" else first)
         of_left, of_right = reading.get("window", "inclusive"), reading.get("window's right", "inclusive")
         if of_left != "ignored" and left is not None:
             rules.append(past > -left - KEYS_OF_WINDOW[of_left])

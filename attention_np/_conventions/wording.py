@@ -24,6 +24,7 @@ NAMES = {  # of an axis, as it stands in a sentence
     "logsumexp": "the log-sum-exp",
     "empty row": "a row without keys",
     "dropout": "dropout",
+    "alignment": "the alignment",
     "pairing": "the pairing of features",
     "turn": "the direction of the turn",
     "positions": "the positions",

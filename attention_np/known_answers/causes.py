@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_np._conventions.readings import AXES, Reading, answers
+from attention_np._conventions.readings import AXES, OF_CASES, Reading, answers
 from attention_np._conventions.wording import difference
 from attention_np._lib.arrays import Array
 from attention_np.known_answers.analysis import Analysis, Computed, Weights, exact
@@ -24,7 +24,11 @@ from attention_np.known_answers.formats import FORMATS, Format
 from attention_np.known_answers.reading import KnownAnswer
 
 Predictions = Mapping[str, Computed]
-ASKED_OF_CASES = ("scale", "given scale", "mask", "causal", "bias", "softcap", "sink", "logsumexp", "empty row", "keys")
+ASKED_OF_CASES = (
+    "scale", "given scale", "heads", "mask", "causal", "alignment", "window", "window's right", "window's alignment",
+    "bias", "softcap", "sink", "logsumexp", "empty row", "keys", "dropout",
+)  # fmt: skip
+ALTERNATIVES = AXES | OF_CASES
 BITS = {11: "11 bits, as float16 and TF32 have", 8: "8 bits, as bfloat16 has"}
 
 LEAST = {11: 2.0**-25}  # what float16 loses of numbers that are subnormal in it
@@ -40,7 +44,7 @@ class Cause(NamedTuple):
 
 def conventions_read(reading: Reading) -> Cause:
     """Other conventions than ours."""
-    said = " and ".join(difference(axis, value, AXES[axis][0]) for axis, value in reading.items())
+    said = " and ".join(difference(axis, value, ALTERNATIVES[axis][0]) for axis, value in reading.items())
 
     def predict(case: KnownAnswer) -> Predictions:
         inputs = {name: x if x.dtype == np.bool_ else finite(name, x) for name, x in case.inputs.items()}
@@ -52,7 +56,7 @@ def conventions_read(reading: Reading) -> Cause:
 def single_conventions() -> Iterator[Cause]:
     """Each that a case can show."""
     for axis in ASKED_OF_CASES:
-        yield from (conventions_read({axis: value}) for value in AXES[axis][1:])
+        yield from (conventions_read({axis: value}) for value in ALTERNATIVES[axis][1:])
 
 
 class WithoutMean(Analysis):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_np._conventions.families import NONE_OF_THESE
-from attention_np._conventions.readings import AXES
 from attention_np._lib.arrays import Array
 from attention_np.conventions import OF_OPTION, OPTIONS, identify
 from attention_np.known_answers.bounds import with_rounding
 from attention_np.known_answers.causes import (
+    ALTERNATIVES,
     ASKED_OF_CASES,
     Cause,
     conventions_read,
@@ -29,7 +29,8 @@ from attention_np.known_answers.reading import KnownAnswer
 Returned = Sequence[tuple[KnownAnswer, Mapping[str, Array]]]  # cases, and what was returned for each
 Function = Callable[[dict[str, Array], dict[str, Any]], Mapping[str, Any]]
 SOME = 8  # cases that fail, the smallest, that one of two conventions is tried on by itself
-WITH_SCORES = ("softmax", "dot_product", "multi_head", "additive")
+ATTENDING = ("dot_product", "attention")  # which conventions know
+WITH_SCORES = ("softmax", "dot_product", "attention", "multi_head", "additive")
 
 
 def verdict_of(returned: Returned, wrong: Iterable[tuple[str, str]], function: Function | None = None) -> str | None:
@@ -50,26 +51,26 @@ def verdict_of(returned: Returned, wrong: Iterable[tuple[str, str]], function: F
         return None
     smallest_first = sorted(returned, key=lambda pair: (pair[0].name not in failing, _size(pair[0])))
     (first, _), op = smallest_first[0], returned[0][0].op
-    asked = _asked(function, returned) if function is not None and op == "dot_product" else None
+    asked = _asked(function, returned) if function is not None and op in ATTENDING else None
     candidates = chain(
         [asked.cause] if asked else (),
         [zero()],
-        single_conventions() if op == "dot_product" else (),
+        single_conventions() if op in ATTENDING else (),
         slips() if op in WITH_SCORES else (),
         factors(),
         roundings() if op in WITH_SCORES else (),
     )
     causes = list(candidates)
     for cause in causes:
-        if _explains(cause, smallest_first, arrays):
+        if _explains(cause, smallest_first, arrays, failing):
             said = _sentence(cause, first, arrays, len(failing), _in_order(returned))
             return f"{said} {asked.whose}" if asked and cause is asked.cause else said
-    if op == "dot_product":
+    if op in ATTENDING:
         for cause in _pairs(smallest_first, failing, arrays):
-            if _explains(cause, smallest_first, arrays):
+            if _explains(cause, smallest_first, arrays, failing):
                 return _sentence(cause, first, arrays, len(failing), _in_order(returned))
     if len(arrays) > 1:  # each may have a cause of its own
-        found = {x: next((c for c in causes if _explains(c, smallest_first, [x])), None) for x in arrays}
+        found = {x: next((c for c in causes if _explains(c, smallest_first, [x], failing)), None) for x in arrays}
         if all(found.values()):
             return " ".join(_sentence(c, first, [x], len(failing), _in_order(returned)) for x, c in found.items() if c)
     return None
@@ -79,11 +80,11 @@ def _pairs(smallest_first: Returned, failing: Iterable[str], arrays: Sequence[st
     """Two conventions at once, of which one alone explains a case that fails."""
     known = {*failing}
     wrong = [(case, found) for case, found in smallest_first if case.name in known]
-    readings = [(axis, value) for axis in ASKED_OF_CASES for value in AXES[axis][1:]]
+    readings = [(axis, value) for axis in ASKED_OF_CASES for value in ALTERNATIVES[axis][1:]]
     for axis, value in readings:
         one, option = {axis: value}, {x: name for name, x in OF_OPTION.items()}.get(axis)
         with_it = [x for x in wrong if option is None or option in {*x[0].inputs, *x[0].options}]
-        if any(_explains(conventions_read(one), [pair], arrays) for pair in with_it[:SOME]):
+        if any(_explains(conventions_read(one), [pair], arrays, known) for pair in with_it[:SOME]):
             yield from (conventions_read(one | {other: value}) for other, value in readings if other != axis)
 
 
@@ -95,8 +96,11 @@ def _in_order(returned: Returned) -> list[str]:
     return list(dict.fromkeys(name for _, arrays in returned for name in arrays))
 
 
-def _explains(cause: Cause, returned: Returned, arrays: Sequence[str]) -> bool:
-    """Whether these arrays are what the cause predicts, in all cases; small ones that fail come first."""
+def _explains(cause: Cause, returned: Returned, arrays: Sequence[str], failing: Container[str]) -> bool:
+    """Whether these arrays are what the cause predicts, in all cases; small ones that fail come first.
+
+    Of a right case with options that the cause says nothing of nothing follows.
+    """
     for case, found in returned:
         some = [name for name in arrays if name in found]
         if not some:
@@ -104,7 +108,9 @@ def _explains(cause: Cause, returned: Returned, arrays: Sequence[str]) -> bool:
         try:
             with np.errstate(all="ignore"):
                 predicted = cause.predict(case)
-        except (KeyError, ValueError):  # a case in which there is nothing of the kind
+        except (KeyError, ValueError) as error:  # a case in which there is nothing of the kind
+            if isinstance(error, ValueError) and case.name not in failing:
+                continue
             predicted = {}
         if not all(name in predicted and _is(found[name], predicted[name], case.answers[name], case) for name in some):
             return False
@@ -149,7 +155,7 @@ def _asked(function: Function, returned: Returned) -> Asked | None:
     others = {
         axis: value
         for axis, value in profile.values.items()
-        if axis in ASKED_OF_CASES and value not in (NONE_OF_THESE, AXES[axis][0])
+        if axis in ASKED_OF_CASES and value not in (NONE_OF_THESE, ALTERNATIVES[axis][0])
     }
     return Asked(conventions_read(others), profile.sentence) if others else None
 
