@@ -4,6 +4,7 @@ import io
 import json
 import re
 import tokenize
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,12 @@ def test_both_readmes_lead_to_the_same_places() -> None:
         str(translations.original_of(ROOT / link).relative_to(ROOT)) if "/zh/" in link else link for link in chinese
     ]
     assert english[1:] == originals[1:]  # the first leads from each to the other
+
+
+@READMES
+def test_no_row_of_a_table_stands_twice(readme: Path) -> None:
+    rows = [line.split("|")[1] for line in readme.read_text(encoding="utf-8").split("\n") if line.startswith("| ")]
+    assert [row for row, following in pairwise(rows) if row == following] == []
 
 
 @READMES
