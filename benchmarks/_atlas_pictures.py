@@ -217,6 +217,21 @@ def units(made: Any, _n: int, b: int, width: int) -> list[dict[str, Any]]:
     return [{"hidden_states": torch.randn(b, 4 * made.query_stride * 3, width)}]
 
 
+def boxes(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
+    """Points around a box for each query, in pictures of three sizes."""
+    import torch
+
+    shapes = [(4, 3), (2, 3), (1, 2)]
+    width = made.sampling_offsets.in_features
+    given = {"hidden_states": torch.randn(b, n, width), "encoder_hidden_states": torch.randn(b, 20, width)}
+    given |= {"reference_points": torch.rand(b, n, 1, 4), "spatial_shapes_list": shapes}
+    given |= {"spatial_shapes": torch.tensor(shapes)}
+    if not hasattr(made, "value_proj"):
+        return [given]
+    shown = torch.rand(b, 20) < 0.7
+    return [given, given | {"attention_mask": shown, "position_embeddings": torch.randn(b, n, width)}]
+
+
 PICTURES: dict[str, Calls] = {
     "hunyuan_vl.HunYuanVLVisionAttention": packed,
     "hy_v4_vl.HYV4VLVisionAttention": packed,
@@ -234,6 +249,9 @@ PICTURES: dict[str, Calls] = {
     "grounding_dino.GroundingDinoBiMultiHeadAttention": text,
     "mm_grounding_dino.MMGroundingDinoBiMultiHeadAttention": text,
     "sam3.Sam3ViTRoPEAttention": picture,
+    "d_fine.DFineMultiscaleDeformableAttention": boxes,
+    "deimv2.Deimv2MultiscaleDeformableAttention": boxes,
+    "rt_detr_v2.RTDetrV2MultiscaleDeformableAttention": boxes,
     "glpn.GLPNEfficientSelfAttention": squares(),
     "pvt.PvtEfficientSelfAttention": squares(),
     "pvt_v2.PvtV2SelfAttention": squares(),

@@ -53,6 +53,7 @@ FIELDS: dict[str, dict[str, Any]] = {  # of configurations whose own defaults ma
     },
     "MiniMaxM3VLAttention": {"layer_types": ["minimax_m3_sparse"] * 2},
     "T5GemmaCrossAttention": {"cross_attention_hidden_size": 70},
+    "DFineMultiscaleDeformableAttention": {"num_feature_levels": 3, "decoder_n_points": [2, 3, 1]},
     "LwDetrMultiscaleDeformableAttention": {"num_feature_levels": 2},
 }
 DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")

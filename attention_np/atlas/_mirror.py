@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np.atlas._source import Source, source_of
+from attention_np.atlas._source import Source, is_of_models, source_of, whole_digest
 
 PLAIN = (int, float, str, bool, type(None))
 
@@ -195,7 +195,7 @@ def _check_parameter(parameter: Any, path: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A copy of numbers, words, tensors, and tuples, lists and dicts of them; Ellipsis of all else."""
+    """A copy of numbers, words, tensors, and what holds some; of a function its digest; Ellipsis of all else."""
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, tuple | list):
@@ -215,7 +215,7 @@ def _plain(value: Any) -> Any:
     name = getattr(value, "__name__", None)
     if callable(value) and name in ("silu", "gelu", "relu", "tanh", "sigmoid"):
         return name
-    return Ellipsis
+    return whole_digest(value) if inspect.isfunction(value) and is_of_models(value) else Ellipsis
 
 
 def _configuration(config: Any) -> Fields:

@@ -289,7 +289,7 @@ def source_of(function: Any, owner: type | None = None, called: Any = ()) -> Sou
     attributes: set[str] = set()
     others = {name: inspect.getattr_static(owner, name, None) for name in called if name}
     waiting: list[tuple[str, Any]] = [("", function)]
-    waiting += [(name, unit) for name, unit in others.items() if inspect.isfunction(unit) and _is_of_models(unit)]
+    waiting += [(name, unit) for name, unit in others.items() if inspect.isfunction(unit) and is_of_models(unit)]
     while waiting:
         name, unit = waiting.pop()
         if name in texts:
@@ -314,7 +314,7 @@ def source_of(function: Any, owner: type | None = None, called: Any = ()) -> Sou
                     method = method.fget
                 elif isinstance(method, staticmethod | classmethod):
                     method = method.__func__
-                if callable(method) and _is_of_models(method):
+                if callable(method) and is_of_models(method):
                     waiting.append((attribute, method))
     for helper in functions.values():  # what these read of the module
         for node in ast.walk(ast.parse(_text(unwrapped(helper).__code__))):
@@ -329,7 +329,7 @@ def _inherited(owner: type, method: FunctionType) -> Any:
     homes = [kind for kind in owner.__mro__ if vars(kind).get(method.__name__) is not None]
     following = [kind for kind in homes if unwrapped(vars(kind)[method.__name__]) is not method]
     after = following[0] if following else object
-    return f"{after.__module__}.{after.__name__}" if not _is_of_models(after) else vars(after)[method.__name__]
+    return f"{after.__module__}.{after.__name__}" if not is_of_models(after) else vars(after)[method.__name__]
 
 
 def whole_digest(function: Any) -> str:
@@ -345,7 +345,7 @@ def whole_digest(function: Any) -> str:
     return digest("\n".join(texts[name] for name in sorted(texts)))
 
 
-def _is_of_models(value: Any) -> bool:
+def is_of_models(value: Any) -> bool:
     return str(getattr(value, "__module__", "")).startswith("transformers.")
 
 
