@@ -261,11 +261,10 @@ def big_bird(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
     return calls
 
 
-def longformer(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+def longformer(_made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
     """Calls of Longformer's attention in a window of five, with global tokens and without."""
     import torch
 
-    made.one_sided_attn_window_size = 2
     calls = []
     for places in ((), (0,), (1, 4)):
         mask = torch.zeros(b, 4 * n)

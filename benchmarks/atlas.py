@@ -42,7 +42,7 @@ NOT_ATTENTION = re.compile(
     r"Embeddings?$|Decoding|VectorQuant|Generator|Classif|Matching|Tokenizer$|FlashAttention)"
 )
 
-FIELDS: dict[str, dict[str, Any]] = {  # of configurations whose own defaults make no module
+FIELDS: dict[str, dict[str, Any]] = {  # of configurations whose defaults make no module, or a plain one
     "DbrxAttention": {"attn_config.rope_theta": 1e4, "attn_config.clip_qkv": 1.0},
     "Qwen4ExpTextAttention": {
         "indexer_n_heads": 12,
@@ -52,6 +52,13 @@ FIELDS: dict[str, dict[str, Any]] = {  # of configurations whose own defaults ma
         "indexer_compress_ratio": 2,
     },
     "MiniMaxM3VLAttention": {"layer_types": ["minimax_m3_sparse"] * 2},
+    "GraniteSpeechConformerAttention": {"context_size": 4, "max_pos_emb": 5},
+    "GraniteSpeechPlusConformerAttention": {"context_size": 4, "max_pos_emb": 5},
+    "GraniteSpeech5EncoderAttention": {"context_size": 4, "max_position_embeddings": 5},
+    "LongformerSelfAttention": {"attention_window": [4, 4]},
+    "LEDEncoderSelfAttention": {"attention_window": [4, 4]},
+    "DisentangledSelfAttention": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "Wav2Vec2ConformerSelfAttention": {"position_embeddings_type": "relative"},
     "T5GemmaCrossAttention": {"cross_attention_hidden_size": 70},
     "DFineMultiscaleDeformableAttention": {"num_feature_levels": 3, "decoder_n_points": [2, 3, 1]},
     "LwDetrMultiscaleDeformableAttention": {"num_feature_levels": 2},
