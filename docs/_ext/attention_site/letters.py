@@ -16,12 +16,12 @@ ENGLISH = (
     "Letters",
     "Indices: ",
     "Given: ",
-    ", ",
+    "; ",
     " to ",
     "In the code: ",
     "All others are defined where they first stand alone on the left.",
 )
-CHINESE = "本页的字母", "指标：", "给定：", "、", " 到 ", "代码中：", "其余的字母，在第一次单独出现于等式左边处定义。"
+CHINESE = "本页的字母", "指标：", "给定：", "；", " 到 ", "代码中：", "其余的字母，在第一次单独出现于等式左边处定义。"
 
 
 def show_letters(site: Site, doctree: nodes.document, page: str) -> None:

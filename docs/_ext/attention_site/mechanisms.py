@@ -102,8 +102,8 @@ def _chunks(said: str) -> str:
         x = 215 + 95 * chunk
         parts += [box(x, 70, 56, 34, f"chunk {chunk + 1}", kind="query")]
         parts += [arrow((x + 60, 87), (x + 92, 87), label="S")] if chunk < 2 else []
-    parts += [cell(215, 122, "query", 16), text(345, 135, "within a chunk: products of matrices", "shape")]
-    parts += [cell(215, 146, "key", 16), text(345, 159, "before it: through the state alone", "shape")]
+    parts += [cell(215, 122, "query", 16), text(238, 135, "within a chunk: products of matrices", "legend")]
+    parts += [cell(215, 146, "key", 16), text(238, 159, "before it: through the state alone", "legend")]
     return picture(470, 175, said, parts)
 
 
@@ -384,7 +384,7 @@ def _slope(said: str) -> str:
     parts = [
         flow(10, 12, ("X", ""), "f", ("Y", "", "query")),
         arrow((29, 47), (29, 79)),
-        text(50, 68, "slope", "shape"),
+        text(36, 68, "slope", "legend"),
         flow(10, 82, ("∂L/∂X", ""), "⊙ D", ("G", "", "query"), kind="back"),
     ]
     return picture(200, 122, said, parts)
