@@ -108,7 +108,7 @@ def test_one_that_follows_our_conventions_has_them_all(op: str) -> None:
     assert not profile.differs_from("attention_np")
 
 
-@each(("op", "axis", "value"), OTHERS)
+@each(("op", "axis", "value"), OTHERS[::3], long=OTHERS)
 def test_a_convention_that_is_another_is_found_and_no_other(op: str, axis: str, value: str) -> None:
     expected = {axis: value}
     if value == "before the write":  # the last token is never read, so neither is whether its state has decayed

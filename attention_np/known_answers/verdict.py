@@ -99,11 +99,12 @@ def _in_order(returned: Returned) -> list[str]:
 def _explains(cause: Cause, returned: Returned, arrays: Sequence[str], failing: Container[str]) -> bool:
     """Whether these arrays are what the cause predicts, in all cases; small ones that fail come first.
 
-    Of a right case with options that the cause says nothing of nothing follows.
+    Of a right case with options that the cause says nothing of nothing follows, nor of one whose inputs hold NaN: there
+    is none in the arithmetic of causes.
     """
     for case, found in returned:
         some = [name for name in arrays if name in found]
-        if not some:
+        if not some or (case.name not in failing and _holds_nan(case)):
             continue
         try:
             with np.errstate(all="ignore"):
@@ -115,6 +116,10 @@ def _explains(cause: Cause, returned: Returned, arrays: Sequence[str], failing: 
         if not all(name in predicted and _is(found[name], predicted[name], case.answers[name], case) for name in some):
             return False
     return True
+
+
+def _holds_nan(case: KnownAnswer) -> bool:
+    return any(bool(np.isnan(x.astype(np.float64)).any()) for x in case.inputs.values())
 
 
 def _is(x: Array, predicted: Any, answer: Array, case: KnownAnswer) -> bool:

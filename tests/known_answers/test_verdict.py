@@ -180,6 +180,22 @@ def test_a_function_is_asked_for_its_conventions_and_whose_they_are(answers: Set
     assert str(report.verdict).endswith("Yours is PyTorch's, but for the causal mask, which is aligned bottom-right.")
 
 
+def test_right_cases_whose_inputs_hold_nan_hide_no_convention(answers: Sets) -> None:
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        if options.keys() - {"is_causal"} or inputs.keys() - {"query", "key", "value", "d_output"}:
+            raise NotImplementedError
+        q, k, v = (inputs[name] for name in ("query", "key", "value"))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]).astype(q.dtype)
+        if options.get("is_causal"):
+            scores = np.where(np.tri(*scores.shape[-2:], scores.shape[-1] - scores.shape[-2]) > 0, scores, -np.inf)
+        with np.errstate(invalid="ignore"):
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            return {"output": weights / weights.sum(-1, keepdims=True) @ v}
+
+    verdict = str(known_answers.verify(function, answers["dot_product"]).verdict)
+    assert "the causal mask, which is aligned bottom-right and a row without keys, which gives NaN." in verdict
+
+
 @pytest.fixture
 def results(answers: Sets, tmp_path: Path) -> Path:
     """The results of somebody whose causal mask is aligned with the last key, in files."""
