@@ -276,6 +276,18 @@ def longformer(_made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
     return calls
 
 
+def behind(made: Any, n: int, b: int, width: int) -> list[dict[str, Any]]:
+    """Calls of a decoder whose queries are the last of its keys, without a mask and with one."""
+    import torch
+
+    angles = torch.randn(b, n + 2, made.head_dim // 2).repeat(1, 1, 2)
+    given = {"hidden_states": torch.randn(b, n, width), "context_hidden_states": torch.randn(b, 2, width)}
+    given["position_embeddings"] = angles.cos(), angles.sin()
+    hidden = torch.ones(b, 1, n, n + 2).bool().triu(3)
+    hidden[0, ..., 0] = True
+    return [given, given | {"attention_mask": torch.zeros(hidden.shape).masked_fill(hidden, -1e30)}]
+
+
 CONSTRUCTORS: dict[str, dict[str, Any]] = {
     "glpn.GLPNEfficientSelfAttention": {"sequence_reduction_ratio": 2},
     "pvt.PvtEfficientSelfAttention": {"sequences_reduction_ratio": 2},
@@ -354,6 +366,7 @@ CONSTRUCTORS: dict[str, dict[str, Any]] = {
     "patchtsmixer.PatchTSMixerGatedAttention": {"in_size": 10, "out_size": 10},
 }
 CALLS: dict[str, Callable[[Any, int, int, int], list[dict[str, Any]]]] = {
+    "muse_glimmer_assistant.MuseGlimmerAssistantAttention": behind,
     **PICTURES,
     "parakeet.ParakeetEncoderAttention": distances("position_embeddings", "pairs"),
     "nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention": distances("position_embeddings", "causal"),

@@ -138,6 +138,13 @@ def merged_angles(m: Mirror, a: Arguments) -> tuple[Any, Any]:
     return np.pad(cos, widths, constant_values=1.0), np.pad(sin, widths)
 
 
+def glimmer(m: Mirror, a: Arguments) -> dict[str, Any]:
+    """Muse Glimmer's assistant: queries are the last tokens of the keys; here keys begin with these."""
+    n, mask = a.hidden_states.shape[-2], a.attention_mask
+    angles = tuple(np.roll(x, n, axis=-2) for x in a.position_embeddings)
+    return {"attention_mask": None if mask is None else np.roll(mask, n, axis=-1), "position_embeddings": angles}
+
+
 def zamba(m: Mirror, a: Arguments) -> Any:
     """Zamba: several Mambas side by side, whose features are every other of one projection."""
     (w_in, b_in), (w_output, b_output), conv = affine(m.in_proj), affine(m.out_proj), conv_of(m)
@@ -170,6 +177,12 @@ READINGS = {
         mask="merged_attention_mask",
         positions=merged_angles,
         norms="q_norm k_norm",
+    ),
+    "8186741568": Own(
+        QKVO,
+        memory=lambda m, a: chain.concatenate([a.hidden_states, a.context_hidden_states], axis=-2),
+        norms="q_norm k_norm",
+        before=glimmer,
     ),
     "98dcb6d079": Dense(  # Gemma 3n
         size=lambda m: m.config.head_dim, norms="q_norm k_norm", norm_value="v_norm", turn_if=not_shared()
@@ -227,5 +240,6 @@ PARTS = {
 }
 FUNCTIONS = {
     "4ea66fa04d 32f3cad018": None,  # BLOOM's sum; ImageGPT's number
+    "701a0eeae5": rotation(),  # Muse Glimmer's assistant
     "5f12dc73aa": rotation("neighbours", half=True),  # Llama 4
 }
