@@ -232,6 +232,14 @@ def boxes(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
     return [given, given | {"attention_mask": shown, "position_embeddings": torch.randn(b, n, width)}]
 
 
+def groups(made: Any, n: int, b: int, _width: int) -> list[dict[str, Any]]:
+    """A few queries, each of which takes some of the tokens."""
+    import torch
+
+    c = made.q_proj.in_features
+    return [{"query": torch.randn(b, 3, c), "key": torch.randn(b, n, c)}]
+
+
 PICTURES: dict[str, Calls] = {
     "hunyuan_vl.HunYuanVLVisionAttention": packed,
     "hy_v4_vl.HYV4VLVisionAttention": packed,
@@ -249,6 +257,7 @@ PICTURES: dict[str, Calls] = {
     "grounding_dino.GroundingDinoBiMultiHeadAttention": text,
     "mm_grounding_dino.MMGroundingDinoBiMultiHeadAttention": text,
     "sam3.Sam3ViTRoPEAttention": picture,
+    "groupvit.GroupViTAssignAttention": groups,
     "d_fine.DFineMultiscaleDeformableAttention": boxes,
     "deimv2.Deimv2MultiscaleDeformableAttention": boxes,
     "rt_detr_v2.RTDetrV2MultiscaleDeformableAttention": boxes,

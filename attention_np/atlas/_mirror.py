@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -175,6 +176,11 @@ def _check_untouched(module: Any, about: About) -> None:
         ]
         if dropping or (kind.__name__.startswith("Dropout") and module.p):
             raise UnknownLayer(f"{about} drops out, as it is in training: call eval() on it")
+        lines = inspect.getsource(kind).splitlines() if is_of_models(kind) else []
+        if any(
+            re.search(r"\b(if|and|or) (not )?self\.training", x) and not re.search("drop|checkpoint", x) for x in lines
+        ):
+            raise UnknownLayer(f"{about} computes something else, as it is in training: call eval() on it")
         if hasattr(module, "running_mean"):
             raise UnknownLayer(f"{about} counts the numbers of its batch, as it is in training: call eval() on it")
 

@@ -74,7 +74,12 @@ def by_level(m: Mirror, a: Arguments) -> Any:
         made[f"w_{name}"], made[f"b_{name}"] = affine(getattr(m, f"{name}_proj")) if projected else (None, None)
     box = box[:, None, :, :, None, :]  # (b, 1, n, 1, 1, 4)
     scale = np.append(np.asarray(scales, float), 0.0)[index][..., None] * m.offset_scale  # (levels, points, 1)
-    made |= {"heads": m.n_heads, "shapes": shapes, "reference": box[..., :2], "spread": box[..., 2:] * scale}
+    made |= {
+        "heads": m.n_heads,
+        "shapes": shapes,
+        "reference": box[..., :2],
+        "spread": box[..., 2:] * scale.astype(a.hidden_states.dtype),
+    }
     if a.attention_mask is not None:
         made["visible"] = np.asarray(a.attention_mask)[..., None].astype(float)
     added = projected and a.position_embeddings is not None

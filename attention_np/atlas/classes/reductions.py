@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import chain
+from attention_np import chain, softmax
 from attention_np.atlas import recipes
 from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import Mirror, UnknownLayer
@@ -214,6 +214,20 @@ def convolved(m: Mirror, a: Arguments) -> Any:
     return recipes.convolved(a.hidden_state, **made, scale=m.scale)
 
 
+def assigned(m: Mirror, a: Arguments) -> Any:
+    """GroupViT (Xu et al., 2022): each token of `key` belongs to one query; gradients are as if it were shared."""
+    scores = m.q_proj(a.query) @ m.k_proj(a.key).swapaxes(-1, -2) * m.scale  # (b, n, m)
+    shared = chain.apply(softmax, scores, axis=-2)  # (softmax.1)
+    numbers = getattr(shared, "value", shared)
+    ends = np.sort(numbers, axis=-2)[..., -2:, :]
+    if ends.shape[-2] == 2 and (ends[..., 0, :] == ends[..., 1, :]).any():
+        raise UnknownLayer(f"{m._about} has a token that two queries have the same score for")
+    chosen = np.arange(numbers.shape[-2])[:, None] == numbers.argmax(axis=-2)[..., None, :]
+    weights = shared + (chosen.astype(numbers.dtype) - numbers)
+    weights = weights / (weights.sum(axis=-1, keepdims=True) + m.assign_eps)
+    return m.proj(weights @ m.v_proj(a.key))
+
+
 for reading in (
     *(hiera, sam2, of_pixels, of_channels, separable, efficient_additive, learned_tokens, levit, convolved),
 ):
@@ -240,8 +254,9 @@ READINGS = {
     "42ae4e9918": learned_tokens,
     "595da196cd c7d096108e": levit,
     "14aadff767": convolved,
+    "c78f829f09": assigned,
 }
 PARTS = {  # whose parts the readings look at
     "f121a5f650 c01b1db441 c8d30a6e1d f136878d53 b61c365b67 181b7ed8aa 6fe151fbd7": lambda m: None,
 }
-FUNCTIONS = {"bf04fc5af5": None}  # of SAM 2
+FUNCTIONS = {"bf04fc5af5 29b95e80dd": None}  # of SAM 2, of GroupViT
