@@ -76,7 +76,7 @@ def bros(m: Mirror, a: Arguments) -> Any:
 def luke(m: Mirror, a: Arguments) -> Any:
     """The words, which also see entities."""
     x, entities, mask = a.word_hidden_states, a.entity_hidden_states, a.attention_mask
-    made = weights(m, *BERT.split()) | {"d": m.attention_head_size}
+    made = {name: w for name, w in weights(m, *BERT.split()).items() if w is not None} | {"d": m.attention_head_size}
     if mask is not None:
         made["bias"] = mask[..., : x.shape[1], :]
     if entities is None or not m.use_entity_aware_attention:
