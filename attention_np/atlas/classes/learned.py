@@ -1,4 +1,4 @@
-"""Decoders that learn something about scores and outputs beside projections: Doge, Dory, DiffLlama, Inkling, NeoMME."""
+"""Decoders that learn something about scores and outputs beside projections: Doge, Dory, DiffLlama, Inkling, JetMoE."""
 
 from __future__ import annotations
 
@@ -89,6 +89,25 @@ def neomme(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[s
     return made | {"value_added": a.value_embeds, "strength": m.exclusive_self_attention.alpha}
 
 
+def jetmoe(m: Mirror, a: Arguments) -> Any:
+    """JetMoE."""
+    x, experts, (w, none) = a.hidden_states, m.experts, affine(m.kv_proj)
+    check_choice(m, plain(experts.router.layer(x)), m.top_k)
+    w_router, b_router = affine(experts.router.layer)
+    if none is not None or b_router is not None or experts.top_k != m.top_k or experts.router.top_k != m.top_k:
+        raise UnknownLayer(f"{m._about} is no JetMoE as its configuration makes it")
+    made = m.function("interface")(m, a.attention_mask, scaling=m.scaling, shape=(x.shape[-2], x.shape[-2]))
+    made |= m.function("apply_rotary_pos_emb")(*(np.asarray(y) for y in a.position_embeddings))
+    if made.pop("groups", 1) != 1:
+        raise UnknownLayer(f"{m._about} has groups of heads")
+    half, of_experts = w.shape[-1] // 2, (experts.input_linear.weight, experts.output_linear.weight)
+    w_query, w_output = (y.swapaxes(-1, -2) for y in of_experts)
+    return recipes.mixture(
+        x, w_router, w_query, w[:, :half], w[:, half:], w_output, experts.bias, d=m.head_dim, top=m.top_k, **made
+    )
+
+
+jetmoe.recipe = recipes.mixture  # type: ignore[attr-defined]
 diffllama.recipe = recipes.differential  # type: ignore[attr-defined]
 NORMS: dict[str, Any] = {"norms": "q_norm k_norm"}
 
@@ -96,11 +115,13 @@ READINGS = {
     "7b96f58a77": Own(QKVO, scores=doge, **NORMS),
     "d52ecebc08": Own(QKVO, scores=dory, norm_output="attn_sub_norm", gate=dory_gate, **NORMS),
     "3aa9ee13d2": diffllama,
+    "1b34a670c9": jetmoe,
     "1a6b37c571": Own(
         "q_proj k_proj v_proj -", scores=neomme, gate=lambda m: affine(m.output_projection.gate_proj), **NORMS
     ),
     "9d8aec2cee": Own(QKVO, scores=inkling, turn=None, **NORMS),
 }
-HELD = ("26d8ecff56", "b1b3da05c6", "3b0240b9ee", "7877a0b7bb")  # parts of Inkling and NeoMME: what they hold is read
+# Parts of Inkling, NeoMME and JetMoE: what they hold is read
+HELD = ("26d8ecff56", "b1b3da05c6", "3b0240b9ee", "7877a0b7bb", "b45085f5d8", "8050c352db", "c6e42f1649")
 PARTS = {"7f62a2b6ad": Norm("unit", "eps"), **dict.fromkeys(HELD, lambda m: None)}  # of Dory
 FUNCTIONS = {"6d05754634": eager(groups=True, takes=("position_bias",))}

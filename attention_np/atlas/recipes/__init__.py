@@ -6,7 +6,7 @@ of a projection stand one after the other in its features. ``print(inspect.getso
 
 from attention_np.atlas.recipes._registry import RECIPES
 from attention_np.atlas.recipes.compressed import multi_head_latent
-from attention_np.atlas.recipes.dense import differential, grouped_query, multi_head, post_norm
+from attention_np.atlas.recipes.dense import differential, grouped_query, mixture, multi_head, post_norm
 from attention_np.atlas.recipes.encoders import (
     entity_aware,
     gated_distances,
@@ -52,6 +52,7 @@ __all__ = [
     "lightning",
     "mamba",
     "mamba2",
+    "mixture",
     "multi_head",
     "multi_head_latent",
     "of_channels",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from attention_np import chain, short_conv
+import numpy as np
+
+from attention_np import chain, short_conv, softmax
 from attention_np.atlas.recipes._registry import recipe
 from attention_np.atlas.recipes._steps import (
     activated,
@@ -141,3 +143,27 @@ def differential(
     output = output[..., :half, :, :] - less * output[..., half:, :, :]  # (b, h / 2, n, 2 d)
     output = normed(output, epsilon=epsilon) * (1.0 - first)  # (rms-norm.3)
     return linear(joined(output), w_output, b_output)
+
+
+@recipe(
+    x=(2, 3, 6), w_router=(6, 3), w_query=(3, 6, 8), w_key=(6, 8), w_value=(6, 8), w_output=(3, 8, 6), b_output=(6,),
+)  # fmt: skip
+def mixture(
+    x: Any, w_router: Any, w_query: Any, w_key: Any, w_value: Any, w_output: Any, b_output: Any,
+    *, d: int = 4, top: int = 2, cos: Any = None, sin: Any = None, pairs: str = "halves", scale: Any = None,
+    mask: Any = None, bias: Any = None,
+) -> Any:  # fmt: skip
+    """Each token takes the queries and outputs of its `top` experts; keys are of all (JetMoE: Shen et al., 2024)."""
+    logits = x @ w_router  # (b, n, experts)
+    chosen = np.argsort(-np.real(getattr(logits, "value", logits)), axis=-1, kind="stable")[..., :top]  # (b, n, top)
+    rows = np.indices(chosen.shape)
+    gates = chain.apply(softmax, logits[rows[0], rows[1], chosen])  # (softmax.1)
+    query = (x[..., None, None, :] @ w_query[chosen])[..., 0, :]  # (b, n, top, h * d)
+    query = in_heads(query.reshape(*x.shape[:-1], -1), d)  # (b, top * h, n, d)
+    key, value = in_heads(linear(x, w_key), d), in_heads(linear(x, w_value), d)  # (b, h, n, d)
+    if cos is not None:
+        query, key = turned(query, cos, sin, pairs), turned(key, cos, sin, pairs)  # (rotary.5)
+    key, value = (chain.concatenate([y] * top, axis=-3) for y in (key, value))  # (b, top * h, n, d)
+    output = joined(attention(query, key, value, scale=scale, mask=mask, bias=bias))  # (dot-product.5)
+    output = output.reshape(*chosen.shape, 1, -1) @ w_output[chosen]  # (b, n, top, 1, features)
+    return (output[..., 0, :] * gates[..., None]).sum(axis=-2) + b_output
