@@ -256,7 +256,7 @@ def main() -> int:
         options.out.write_text(json.dumps(about, indent=0, sort_keys=True) + "\n", encoding="utf-8")
     for folder, classes in outcome.items():
         for name, x in classes.items():
-            if options.folders or x["state"] in ("wrong", "crashed", "unmade"):
+            if options.folders:
                 print(folder, name, x)
     print(f"{len(whole)} of {len(outcome)} folders whole; wrong: {', '.join(wrong) or 'none'}")
     return bool(wrong)
@@ -265,8 +265,13 @@ def main() -> int:
 def run(folders: list[str], tiny: Tiny, processes: int = 2) -> dict[str, dict[str, dict[str, Any]]]:
     """The outcome of each folder that has attention of its own."""
     with ProcessPoolExecutor(processes) as pool:
-        outcome = dict(zip(folders, pool.map(partial(of_folder, tiny=tiny), folders, chunksize=4), strict=True))
-    return {folder: classes for folder, classes in outcome.items() if classes}
+        outcome = {}
+        for folder, classes in zip(folders, pool.map(partial(of_folder, tiny=tiny), folders), strict=True):
+            outcome |= {folder: classes} if classes else {}
+            for name, x in classes.items():
+                if x["state"] in ("wrong", "crashed", "unmade"):
+                    print(folder, name, x, flush=True)
+    return outcome
 
 
 def model_folders() -> list[str]:
@@ -367,19 +372,24 @@ def called(kind: Any, module: Any, tiny: Tiny, failures: list[str]) -> Iterator[
 
 def instances(kind: Any, module: Any, tiny: Tiny, failures: list[str]) -> Iterator[Any]:
     """Modules of a class, made from tiny configurations."""
-    import torch
-
     for config, optional in product(configurations(kind, module, tiny), (False, True)):
         try:
-            torch.manual_seed(tiny.seed)
-            made = kind(**constructor(kind, config, tiny, optional))
-            if kind.__name__ == "FalconH1Mixer":  # its model sets them
-                made.register_buffer("mup_vector", torch.rand(1, 1, made.in_proj.out_features))
-            made = randomised(made)
+            made = build(kind, config, tiny, optional)
         except Exception as error:
             failures.append(f"{type(error).__name__}: {error}"[:120])
             continue
         yield made
+
+
+def build(kind: Any, config: Any, tiny: Tiny, optional: bool = False) -> Any:
+    """A module of a class; with `optional` also those arguments of its constructor that are None."""
+    import torch
+
+    torch.manual_seed(tiny.seed)
+    made = kind(**constructor(kind, config, tiny, optional))
+    if kind.__name__ == "FalconH1Mixer":  # its model sets them
+        made.register_buffer("mup_vector", torch.rand(1, 1, made.in_proj.out_features))
+    return randomised(made)
 
 
 def randomised(made: Any) -> Any:

@@ -35,6 +35,8 @@ def eager(
         if groups is not False:
             made["groups"] = m.num_key_value_groups if groups else m.get("num_key_value_groups", 1)
         if "softcap" in takes and given.get("softcap") is not None:
+            if not given["softcap"]:
+                raise UnknownLayer(f"{m._about} has a softcap of zero")
             made["softcap"] = given["softcap"]
         if sinks and m.has(sinks):
             made["sink"] = getattr(m, sinks)

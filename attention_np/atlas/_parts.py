@@ -23,6 +23,8 @@ def of_conv1d(m: Mirror, x: Any) -> Any:
 
 def affine(m: Mirror) -> tuple[Any, Any]:
     """The matrix (d_in, d_out) and b of a projection, of either layout."""
+    if not isinstance(m, Mirror):
+        raise UnknownLayer(f"a projection is {m!r}")
     if m._about.compute is of_linear:
         return m.weight.swapaxes(0, 1), m.bias
     if m._about.compute is of_conv1d:
@@ -83,6 +85,8 @@ def of_gelu(m: Mirror, x: Any) -> Any:
 
 def of_embedding(m: Mirror, index: Any) -> Any:
     """Rows of a table."""
+    if any(m.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse")) or m.get("padding_idx") is not None:
+        raise UnknownLayer(f"{m._about} is an embedding with norms or gradients of its own")
     return m.weight[np.asarray(index)]
 
 

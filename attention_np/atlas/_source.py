@@ -3,6 +3,10 @@
 The source is normalised first, so that one digest stands for every copy of the same mathematics: what only speaks
 (annotations, docstrings, messages, logging), the names of local variables, and the branches that no reading takes
 (training, a cache of earlier tokens, kernels that need a GPU) are left out. What is left decides the numbers.
+
+A conversion to the dtype of another array is left out as well, as in float64 it changes nothing: a source in which one
+to integers was put in would go unseen. What `torch.autograd.Function` a source applies counts by its forward and
+backward.
 """
 
 from __future__ import annotations
@@ -306,6 +310,9 @@ def source_of(function: Any, owner: type | None = None, called: Any = ()) -> Sou
                 value = unit.__globals__.get(node.id)
                 if callable(value) and not inspect.isclass(value) and not _is_trusted(value, node.id):
                     functions[node.id] = value
+                if inspect.isclass(value) and hasattr(value, "setup_context"):  # a torch.autograd.Function
+                    passes = {x: vars(value).get(x) for x in ("forward", "backward")}
+                    waiting += [(f"{node.id}.{x}", unit.__func__) for x, unit in passes.items() if unit is not None]
             if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("self."):
                 attribute = ast.unparse(node)[5:]
                 attributes.add(attribute)
@@ -316,12 +323,20 @@ def source_of(function: Any, owner: type | None = None, called: Any = ()) -> Sou
                     method = method.__func__
                 if callable(method) and is_of_models(method):
                     waiting.append((attribute, method))
-    for helper in functions.values():  # what these read of the module
-        for node in ast.walk(ast.parse(_text(unwrapped(helper).__code__))):
-            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("module."):
-                attributes.add(ast.unparse(node)[7:])
+    for helper in functions.values():
+        attributes |= _read_of_module(helper)
     text = "\n".join(texts[name] for name in sorted(texts))
     return Source(digest(text), text, functions, frozenset(attributes))
+
+
+def _read_of_module(helper: Any) -> set[str]:
+    """The attributes of the module that a function reads; none without a source, which is refused by its name."""
+    try:
+        nodes = ast.walk(ast.parse(_text(unwrapped(helper).__code__)))
+    except (OSError, TypeError, SyntaxError):
+        return set()
+    texts = [ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)]
+    return {text.removeprefix("module.") for text in texts if text.startswith("module.")}
 
 
 def _inherited(owner: type, method: FunctionType) -> Any:

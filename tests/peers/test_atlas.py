@@ -1,19 +1,36 @@
 import copy
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from transformers.integrations.sdpa_attention import sdpa_attention_forward  # noqa: E402
 from transformers.models.bert.modeling_bert import BertConfig, BertSelfAttention  # noqa: E402
 from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Attention, DeepseekV32Config  # noqa: E402
 from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention, Gemma2Config  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
+from transformers.models.t5.modeling_t5 import T5Attention, T5Config  # noqa: E402
 
 from attention_np import atlas  # noqa: E402
+from benchmarks import atlas as runner  # noqa: E402
+from benchmarks import atlas_changes  # noqa: E402
 
+STORED = json.loads(runner.STORED.read_text(encoding="utf-8"))
+SIXTY = [
+    "afmoe", "bamba", "bark", "bart", "bert", "bitnet", "blip_2", "clip", "codegen", "cohere2", "deepseek_v3",
+    "deformable_detr", "detr", "dinov3_vit", "distilbert", "dpt", "exaone4", "falcon_h1", "falcon_mamba", "gemma2",
+    "gemma3", "glm4", "glm_moe_dsa", "gpt2", "gpt_neox", "gpt_oss", "granite", "idefics2", "jamba", "kimi_linear",
+    "lfm2", "llama", "mamba", "mamba2", "minimax", "mixtral", "modernbert", "mpt", "muse_spark", "nemotron_h",
+    "olmo2", "opt", "phi3", "pixtral", "qwen2_vl", "qwen3_next", "recurrent_gemma", "rwkv", "sam", "seggpt", "siglip",
+    "swin", "swinv2", "t5", "vit", "vitdet", "wav2vec2", "whisper", "xlm", "zamba2",
+]  # fmt: skip
 LlamaAttention, LlamaConfig = modeling_llama.LlamaAttention, modeling_llama.LlamaConfig
 
 
@@ -169,3 +186,129 @@ def test_a_choice_between_keys_of_equal_scores_is_refused() -> None:
     torch.nn.init.zeros_(module.indexer.weights_proj.weight)  # all scores are zero
     with pytest.raises(atlas.UnknownLayer, match="chooses between keys of equal scores"):
         atlas.check(module, **given)
+
+
+def fused(wrong: str = "") -> Any:
+    """An attention function as transformers registers them, with a backward of its own, that may be wrong."""
+
+    class Softmax(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, scores: Any) -> Any:
+            weights = torch.softmax(scores, -1)
+            ctx.save_for_backward(weights)
+            return weights
+
+        @staticmethod
+        def backward(ctx: Any, *d_weights: Any) -> Any:
+            (weights,) = ctx.saved_tensors
+            total = weights * d_weights[0]
+            return total if wrong == "correction" else total - weights * total.sum(-1, keepdim=True)
+
+    class Repeated(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any, groups: int) -> Any:
+            ctx.groups = groups
+            return x.repeat_interleave(groups, 1)
+
+        @staticmethod
+        def backward(ctx: Any, *d_y: Any) -> Any:
+            apart = d_y[0].reshape(len(d_y[0]), -1, ctx.groups, *d_y[0].shape[2:])
+            return (apart[:, :, 0] if wrong == "group" else apart.sum(2)), None
+
+    def attention(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: Any = None, **_: Any) -> Any:
+        key, value = (Repeated.apply(x, module.num_key_value_groups) for x in (key, value))
+        scores = query @ key.transpose(-1, -2) * (1.1 * scaling if wrong == "scale" else scaling)
+        weights = Softmax.apply(scores if mask is None else scores + mask)
+        return (weights @ value).transpose(1, 2).contiguous(), None
+
+    return attention
+
+
+CAUSES = {
+    "correction": "softmax correction sum_j A_ij dA_ij, is missing or wrong",
+    "scale": "but for the scale, which is none that is known",
+    "group": "of all that an entry does along axis 1 of the output only the first counts",
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wrong", ["sdpa", "", *CAUSES])
+def test_a_fused_function_is_judged_in_its_own_precision(wrong: str, dtype: Any) -> None:
+    if dtype == torch.bfloat16:
+        pytest.importorskip("ml_dtypes")
+    registered = modeling_llama.ALL_ATTENTION_FUNCTIONS
+    registered.register("mine", sdpa_attention_forward if wrong == "sdpa" else fused(wrong))
+    try:
+        module = llama().to(dtype)
+        module.config._attn_implementation = "mine"
+        given = arguments()
+        given["attention_mask"] = given["attention_mask"][:1]  # each query sees a key
+        report = atlas.check(module, reference=llama(), dtype=None, **given | {"hidden_states": torch.randn(2, 7, 60)})
+    finally:
+        registered._global_mapping.pop("mine")
+    assert report.ok is (wrong not in CAUSES), str(report)
+    if wrong in CAUSES:
+        assert CAUSES[wrong] in str(report)
+        assert report.causes
+
+
+def test_numbers_in_double_precision_are_converted_to_the_dtype_of_the_module() -> None:
+    given = arguments()
+    given["attention_mask"] = given["attention_mask"][:1]
+    report = atlas.check(
+        llama(), dtype=None, **given | {"hidden_states": np.random.default_rng(0).normal(size=(2, 7, 60))}
+    )
+    assert report.ok, str(report)
+
+
+def test_a_reference_with_other_parameters_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"same parameters: k_proj\.bias, o_proj\.bias, q_proj\.bias, v_proj\.bias"):
+        atlas.check(llama(attention_bias=True), reference=llama(), **arguments())
+
+
+def test_sdpa_hides_by_a_boolean_mask_and_gives_an_empty_row_nothing() -> None:
+    module = llama()
+    module.config._attn_implementation = "sdpa"
+    visible = torch.ones(2, 1, 7, 7).bool().tril()
+    visible[1, :, 3] = False
+    report = atlas.check(module, **arguments() | {"attention_mask": visible})
+    assert report.ok, str(report)
+
+
+def test_t5_by_sdpa_is_read_where_each_query_sees_a_key() -> None:
+    config = T5Config(d_model=60, num_heads=6, d_kv=10)
+    config._attn_implementation = "sdpa"
+    torch.manual_seed(0)
+    module = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).eval()
+    visible = torch.ones(2, 1, 1, 7).bool()
+    visible[0, ..., -2:] = False
+    x = torch.randn(2, 7, 60)
+    for mask in (None, visible, torch.zeros(2, 1, 1, 7).masked_fill(~visible, -1e9)):
+        assert atlas.check(module, x, mask=mask).ok
+    visible[1] = False
+    with pytest.raises(atlas.UnknownLayer, match="where a query sees no key"):
+        atlas.check(module, x, mask=visible)
+
+
+def test_a_layer_follows_each_change_of_its_module_or_is_refused() -> None:
+    outcome = atlas_changes.of_class(("llama", "LlamaAttention"), runner.Tiny())
+    assert {state for state, _ in outcome.values()} <= {"follows", "refused", "not run"}, outcome
+    assert outcome["scaling = 0.0"][0] == outcome["made with attention_bias = True"][0] == "follows"
+
+
+@pytest.mark.long
+def test_layers_of_sixty_folders_follow_each_change_of_their_modules_or_are_refused() -> None:
+    counts, bad = atlas_changes.run(SIXTY)
+    assert not bad, "\n".join(bad)
+    assert counts["follows"] > 1000
+
+
+@pytest.mark.long
+def test_sixty_folders_are_as_the_stored_table_says() -> None:
+    outcome = runner.run(SIXTY, runner.Tiny())
+    for folder, classes in outcome.items():
+        stored = STORED["folders"][folder]
+        assert {name: (x["digest"], x["state"], x.get("recipe")) for name, x in classes.items()} == {
+            name: (x["digest"], x["state"], x.get("recipe")) for name, x in stored.items()
+        }, folder
+        assert all(x["error"] < 1e-11 for x in classes.values() if x["state"] == "whole")

@@ -131,7 +131,9 @@ class Dense:
         if self.norm_value:
             made |= {"norm_value": True, "value_gain": options_of(getattr(m, self.norm_value), x)["gain"]}
         limit = self.clip(m) if callable(self.clip) else m.get(self.clip) if self.clip else None
-        if limit:
+        if limit == 0:
+            raise UnknownLayer(f"{m._about} clips at zero")
+        if limit is not None:
             made["clip"] = limit
         if self.value_size:
             made["d_value"] = getattr(m, self.value_size)
@@ -230,6 +232,8 @@ def norms(m: Mirror, x: Any, query: str, key: str) -> dict[str, Any]:
     if getattr(m, query)._about.compute is of_identity:
         return {"norm": None}
     of_query, of_key = options_of(getattr(m, query), x), options_of(getattr(m, key), x)
+    if any(of_query[name] != of_key[name] for name in ("kind", "epsilon")):
+        raise UnknownLayer(f"{m._about} has norms of queries and keys that are not alike")
     made = {"query_gain": of_query["gain"], "key_gain": of_key["gain"], "query_b": of_query["b"], "key_b": of_key["b"]}
     return made | {"norm": of_query["kind"], "epsilon": of_query["epsilon"]}
 

@@ -37,6 +37,8 @@ def codegen(m: Mirror, w: Any) -> Any:
     """CodeGen: in parts for machines, of each its queries, values and keys."""
     if w is None:
         return None, None, None
+    if w.shape[-1] != 3 * m.embed_dim:
+        raise UnknownLayer(f"{m._about} has {w.shape[-1]} features of queries, keys and values, not 3 * {m.embed_dim}")
     apart = w.reshape(*w.shape[:-1], m.mp_num, 3, -1)
     return tuple(apart[..., i, :].reshape(*w.shape[:-1], -1) for i in (0, 2, 1))
 

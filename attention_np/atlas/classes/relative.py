@@ -254,7 +254,7 @@ READINGS = {
     "623184c85f": granite5,
     "d49543108d": DeBERTa(fused=True),
     "e2faa56de2": DeBERTa(),
-    "deca9012c3": DeBERTa(hides=True),  # SEW-D
+    "3c34793167": DeBERTa(hides=True),  # SEW-D
 }
 PARTS = {"c06a428b5c": of_identity}  # a dropout that drops nothing
 FUNCTIONS = {

@@ -273,7 +273,7 @@ FUNCTIONS = {
     "932f5ecfb2": "causal_conv1d_fn",
     "5b28ffbc2a": "torch_chunk_gated_delta_rule",
     "738a2e853b": "chunk_kimi_delta_attention",
-    "67d6048ce9": "rwkv_linear_attention",
+    "a776f40ee4": "rwkv_linear_attention",
     "0699d22981": "mamba2_chunk_scan",
     "5a7369e995": "mamba_selective_scan",
     "3befe45fd6 753a86e36e 6d3d4d6331 adbc8fa010 ba0d19d9f4": None,  # for one token after others
