@@ -28,7 +28,7 @@ def spatially_reduced(
         squares = windows(x.reshape(*x.shape[:-2], height, width, x.shape[-1]), size, size)  # (b, m, size^2, c)
         memory = linear(squares.reshape(*squares.shape[:-2], -1), w_reduction, b_reduction)
         memory = normed(memory, gain, b, kind="layer", epsilon=epsilon)  # (b, m, c) (layer-norm.4)
-    return multi_head(x, memory=memory, **options)
+    return multi_head(x, memory=memory, **options)  # (b, n, h * d) (dot-product.5)
 
 
 @recipe(x=(2, 3, 2, 6), memory=(2, 6, 6), w_query=(6, 8), w_key=(6, 8), w_value=(6, 8), w_output=(8, 6), b_query=(8,))
@@ -38,7 +38,7 @@ def pooled_queries(x: Any, memory: Any, w_query: Any, b_query: Any = None, **opt
     The other arguments are those of `multi_head`.
     """
     query = largest(linear(x, w_query, b_query))  # (b, n, h * d)
-    return multi_head(query, None, memory=memory, **options)
+    return multi_head(query, None, memory=memory, **options)  # (b, n, h * d) (dot-product.5)
 
 
 @recipe(x=(2, 6, 2, 3), gain=(6,), b=(6,), w_query=(6, 6), w_key=(6, 6), w_value=(6, 6), w_output=(6, 6), b_query=(6,))
@@ -50,7 +50,8 @@ def of_pixels(x: Any, gain: Any, b: Any, *, groups: int = 2, epsilon: float = 1e
     c = x.shape[-3]
     y = normed(x.reshape(*x.shape[:-3], groups, -1), kind="layer", epsilon=epsilon)  # (layer-norm.4)
     y = y.reshape(*x.shape[:-2], -1).swapaxes(-1, -2) * gain + b  # (b, n, c)
-    return x + multi_head(y, d=c, **options).swapaxes(-1, -2).reshape(*x.shape)
+    y = multi_head(y, d=c, **options)  # (b, n, c) (dot-product.5)
+    return x + y.swapaxes(-1, -2).reshape(*x.shape)
 
 
 @recipe(x=(2, 5, 6), w_query=(6, 6), w_key=(6, 6), w_value=(6, 6), w_output=(6, 6))
@@ -146,9 +147,10 @@ def convolved(
         y = y.reshape(*x.shape[:-2], -1, x.shape[-1])
         return chain.concatenate([x[..., :first, :], y], axis=-2) if first else y
 
-    query, memory = made(taps_query, b_taps_query, strides[0], padding[0]), (strides[1], padding[1])
-    key, value = made(taps_key, b_taps_key, *memory), made(taps_value, b_taps_value, *memory)
-    return multi_head(query, memory=key, x_value=value, **options)
+    query = made(taps_query, b_taps_query, strides[0], padding[0])  # (b, n, c)
+    key = made(taps_key, b_taps_key, strides[1], padding[1])  # (b, m, c)
+    value = made(taps_value, b_taps_value, strides[1], padding[1])
+    return multi_head(query, memory=key, x_value=value, **options)  # (b, n, h * d) (dot-product.5)
 
 
 def windows(x: Any, height: int, width: int) -> Any:
