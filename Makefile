@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 # To compile what most of the time nobody imports would take longer than the rest of an installation.
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: help check test test-all peers mutants mutation versions dist site site-test lint types bench clean
+.PHONY: help check test test-all peers mutants mutation versions dist site site-test lint types bench bench-short clean
 
 help:
 	@echo "make check   verify every gradient and every equation, and print the tables"
@@ -24,6 +24,7 @@ help:
 	@echo "make types   mypy, strict"
 	@echo "make bench   benchmarks: imports; gradient checkers; blockwise attention beside its peers, its memory, windows;"
 	@echo "             tiny sizes; accuracy (the whole takes an hour, and wants a quiet machine)"
+	@echo "make bench-short speed in five minutes: one table, beside peers and the last stored run"
 	@echo "make clean   remove the virtual environment and what tools left behind"
 
 # What is imported is compiled once, whatever the machine says of that: what a check needs takes two seconds, the tests ten.
@@ -80,6 +81,9 @@ bench: $(VENV)/peers
 	$(RUN) -m benchmarks.latent
 	$(RUN) -m benchmarks.tiny
 	$(RUN) -m benchmarks.accuracy
+
+bench-short: $(VENV)/peers
+	$(RUN) -m benchmarks.short
 
 # Each file is written when the extra of its name has been installed, and again when the metadata change.
 $(VENV)/check $(VENV)/test $(VENV)/test-all $(VENV)/lint $(VENV)/mutation $(VENV)/versions $(VENV)/site $(VENV)/site-test: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 import timeit
@@ -33,6 +34,7 @@ def describe(*libraries: str) -> dict[str, Any]:
         "processor": _processor(),
         "cores": cores(),
         "quota": machine.cores().quota,
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of this and other programs, before
         "simd": np.show_config(mode="dicts")["SIMD Extensions"].get("found", []),  # type: ignore[index]
         "blas": _blas(),
     }

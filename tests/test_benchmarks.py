@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import Patch
 
-from benchmarks import _contenders, _floor, memory, window
+from benchmarks import _contenders, _floor, memory, short, window
 from benchmarks import blockwise as side_by_side
 from benchmarks._contenders import Contender, random_inputs
 from benchmarks._timing import interleaved, spread
@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 SMALLEST = {
     "blockwise": ["--shapes", "1,2,32,8", "--rounds", "1"],
     "memory": ["--sizes", "256"],
+    "cluster": ["--n", "64", "--heads", "1", "--rounds", "1"],
+    "short": ["--only", "softmax", "rotary", "--rounds", "1"],
     "tiny": ["--rounds", "3", "--calls", "1"],
     "window": ["--n", "64", "--window", "8", "--rounds", "1"],
     "latent": ["--tokens", "8", "--heads", "1", "--rounds", "1"],
@@ -35,6 +37,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     found: dict[str, Any] = {}
 
     def of(program: str) -> Any:
+        if program == "cluster":
+            pytest.importorskip("distributed", reason="a cluster needs Dask: pip install distributed")
         if program not in found:
             file = tmp_path_factory.mktemp("results") / "new" / f"{program}.json"
             command = [sys.executable, "-m", f"benchmarks.{program}", *SMALLEST[program], "--json", str(file)]
@@ -264,3 +268,26 @@ def test_unusable_arguments_are_refused_before_any_work(
         side_by_side.main()
     assert stopped.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_the_short_form_times_what_computes_the_same_and_marks_what_grew(capsys: pytest.CaptureFixture[str]) -> None:
+    def case(factor: float) -> short.Case:
+        runs = {"ours": lambda: (np.ones(3),), "NumPy": lambda: (factor * np.ones(3),), "floor, blocks": lambda: None}
+        return short.Case("case", (3,), "float32", "forward", runs, 1)
+
+    row = short.measure(case(1), 1)
+    assert set(row["ratios"]) == {"ours / NumPy", "ours / floor"}
+    with pytest.raises(SystemExit, match=r"^NumPy differs from ours in case at \(3,\)"):
+        short.measure(case(1.001), 1)
+    same = [row | {"ratios": {name: ratio / 1.09 for name, ratio in row["ratios"].items()}}]
+    slower = [row | {"ratios": {name: ratio / 1.11 for name, ratio in row["ratios"].items()}}]
+    assert short.since(row, [row | {"shape": [4]}]) is None
+    assert [short.print_table([row], stored) for stored in ([], same, slower)] == [0, 0, 1]
+    assert "1.11 slower" in capsys.readouterr().out
+
+
+def test_every_formula_beside_a_call_of_ours_computes_the_same() -> None:
+    for pair in short.pairs():
+        short._compare(
+            short.Case(pair.name, pair.shape, "float32", pair.which, {"ours": pair.ours, "NumPy": pair.plain}, 1)
+        )

@@ -81,6 +81,8 @@ ELSEWHERE = {
     "jupyter notebook examples/dates.ipynb": "serves until it is stopped; tests/test_examples.py runs the notebook",
     "python -m benchmarks.accuracy --json docs/measured/accuracy.json": "takes an hour; see test_accuracy_benchmark.py",
     "python -m docs.accuracy": "writes to docs; see test_accuracy_page.py",
+    "python -m benchmarks.cluster": "needs Dask; see test_benchmarks.py",
+    "python -m docs.performance": "writes to docs; see test_performance_page.py",
     "python -m docs.translations docs/zh/derivations/dot_product.zh.md": "writes to docs; see test_translations.py",
     "python benchmarks/atlas.py --write": "writes to docs, in minutes",
     "python benchmarks/atlas.py llama": "needs transformers; see peers/test_atlas.py",
