@@ -13,8 +13,10 @@ pytest.importorskip("transformers")
 
 from transformers.integrations.sdpa_attention import sdpa_attention_forward  # noqa: E402
 from transformers.models.bert.modeling_bert import BertConfig, BertSelfAttention  # noqa: E402
+from transformers.models.d_fine.modeling_d_fine import DFineConfig, DFineMultiscaleDeformableAttention  # noqa: E402
 from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Attention, DeepseekV32Config  # noqa: E402
 from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention, Gemma2Config  # noqa: E402
+from transformers.models.levit.modeling_levit import LevitAttention  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 from transformers.models.t5.modeling_t5 import T5Attention, T5Config  # noqa: E402
 
@@ -312,3 +314,40 @@ def test_sixty_folders_are_as_the_stored_table_says() -> None:
             name: (x["digest"], x["state"], x.get("recipe")) for name, x in stored.items()
         }, folder
         assert all(x["error"] < 1e-11 for x in classes.values() if x["state"] == "whole")
+
+
+def test_what_a_module_computes_in_training_alone_is_refused() -> None:
+    levit = LevitAttention(30, 10, 3, 2, 3)
+    with pytest.raises(atlas.UnknownLayer, match=r"computes something else, as it is in training: call eval"):
+        atlas.read(levit)
+    levit.eval()
+    levit.projection.batch_norm.train()
+    with pytest.raises(atlas.UnknownLayer, match=r"batch_norm, a BatchNorm1d, counts the numbers of its batch"):
+        atlas.read(levit)
+
+
+def test_a_check_begins_as_if_its_module_had_not_been_called() -> None:
+    levit = LevitAttention(30, 10, 3, 2, 3)
+    levit.eval()
+    x = torch.randn(2, 9, 30)
+    with torch.no_grad():
+        levit(x)  # which keeps biases, apart from their parameter
+    assert atlas.check(levit, x).ok
+    with torch.no_grad():
+        levit.attention_biases += 1.0 * torch.arange(levit.attention_biases.shape[-1])
+    with pytest.raises(atlas.UnknownLayer, match=r"keeps other biases, of an earlier call"):
+        atlas.read(levit).forward(x)
+
+
+def test_another_function_among_the_attributes_of_a_module_is_refused() -> None:
+    config = DFineConfig(d_model=30, decoder_attention_heads=3, decoder_n_points=[1, 3, 2])
+    shapes = [(2, 2), (1, 2), (1, 1)]
+    given = {"hidden_states": torch.randn(2, 4, 30), "encoder_hidden_states": torch.randn(2, 7, 30)}
+    given |= {"reference_points": torch.rand(2, 4, 1, 4), "spatial_shapes_list": shapes}
+    given["spatial_shapes"] = torch.tensor(shapes)
+    sampled = DFineMultiscaleDeformableAttention(config).eval()
+    assert atlas.check(sampled, **given).ok
+    core = sampled.ms_deformable_attn_core
+    sampled.ms_deformable_attn_core = lambda *arguments: 2.0 * core(*arguments)
+    with pytest.raises(atlas.UnknownLayer, match=r"has no ms_deformable_attn_core that is"):
+        atlas.read(sampled).forward(**given)
