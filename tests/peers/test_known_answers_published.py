@@ -14,7 +14,7 @@ from attention_np import known_answers
 from attention_np.known_answers import writing
 from attention_np.known_answers.comparing import compare
 from attention_np.known_answers.examples import all_examples
-from attention_np.known_answers.examples.kernel import kernel_examples
+from attention_np.known_answers.examples.kernel import first_examples
 from docs.known_answers import archive, definitions, negative, onnx_nodes
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'attention-np[peers]'")
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ops = ("dot_product", "attention", "linear_attention", "short_conv")
     target = tmp_path_factory.mktemp("published") / "set"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "all_examples", lambda: [*all_examples(), *kernel_examples()])
+        patch.setattr(writing, "all_examples", lambda: [*all_examples(), *first_examples()])
         known_answers.write(target, ops=ops, dtypes=["float32", "float16", "bfloat16"])
     for name, content in negative.files(known_answers.load(target)).items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
