@@ -44,7 +44,8 @@ ABOUT = (
     "Several biases add up. A scale among the arrays is that of each query, (..., n, 1), in those products, too.",
     "A sink is one more logit of each query, without a value; it broadcasts to the leading axes of the scores.",
     "window is [left, right]: query i sees keys i - left to i + right, both included.",
-    "Dropout is not among the cases: whose draws would be the right ones?",
+    "Dropout is given by what is kept: weights are kept / (1 - dropout_p) times what they were. Where there is a "
+    "d_logsumexp, gradients are those of sum(output * d_output) + sum(logsumexp * d_logsumexp).",
 )
 
 

@@ -23,7 +23,6 @@ FIRST = (  # small, and of what most kernels have
     "attention/kernel-causal-63",
     "attention/kernel-causal-64",
     "attention/kernel-causal-65",
-    "attention/kernel-causal-127",
     "attention/kernel-causal-128",
     "attention/kernel-causal-129",
     "attention/kernel-63-129",
@@ -50,6 +49,7 @@ FIRST = (  # small, and of what most kernels have
     "attention/kernel-softcap-low",
     "attention/kernel-sink",
     "attention/kernel-large-scores",
+    "attention/kernel-parts-of-keys",
     "attention/kernel-logsumexp-gradient-alone",
 )
 
