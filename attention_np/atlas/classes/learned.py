@@ -89,6 +89,27 @@ def neomme(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[s
     return made | {"value_added": a.value_embeds, "strength": m.exclusive_self_attention.alpha}
 
 
+def zaya(m: Mirror, a: Arguments) -> Any:
+    """ZAYA."""
+    given, part = a.attention_mask or {}, m.qkv_proj
+    x = a.hidden_states if given.get("conv") is None else a.hidden_states * np.asarray(given["conv"])[:, :, None]
+    made: dict[str, Any] = m.function("interface")(
+        m, given.get("causal"), scaling=m.scaling, shape=(x.shape[-2], x.shape[-2])
+    )
+    made |= m.function("apply_rotary_pos_emb")(*(np.asarray(y) for y in a.position_embeddings))
+    made.pop("groups", None)
+    names = {"query": part.q_proj, "key": part.k_proj, "now": part.v_proj_current, "before": part.v_proj_delayed}
+    for name, projection in (names | {"output": m.o_proj}).items():
+        made[f"w_{name}"], made[f"b_{name}"] = affine(projection)
+    w, d = part.conv_qk_grouped.weight, part.head_dim  # (h * d, d, width)
+    made["w_mixed"] = w.reshape(-1, d, d, w.shape[-1]).swapaxes(0, 3).swapaxes(1, 3)  # (width, h, d_in, d_out)
+    made |= {"taps": part.conv_qk_depthwise.weight[:, 0, :].swapaxes(0, 1), "b_taps": part.conv_qk_depthwise.bias}
+    return recipes.compressed_convolutional(x, **made, b_mixed=part.conv_qk_grouped.bias, temperature=m.qk_norm.temp)
+
+
+zaya.recipe = recipes.compressed_convolutional  # type: ignore[attr-defined]
+
+
 def jetmoe(m: Mirror, a: Arguments) -> Any:
     """JetMoE."""
     x, experts, (w, none) = a.hidden_states, m.experts, affine(m.kv_proj)
@@ -116,12 +137,23 @@ READINGS = {
     "d52ecebc08": Own(QKVO, scores=dory, norm_output="attn_sub_norm", gate=dory_gate, **NORMS),
     "3aa9ee13d2": diffllama,
     "1b34a670c9": jetmoe,
+    "fc3853c9c2": zaya,
     "1a6b37c571": Own(
         "q_proj k_proj v_proj -", scores=neomme, gate=lambda m: affine(m.output_projection.gate_proj), **NORMS
     ),
     "9d8aec2cee": Own(QKVO, scores=inkling, turn=None, **NORMS),
 }
-# Parts of Inkling, NeoMME and JetMoE: what they hold is read
-HELD = ("26d8ecff56", "b1b3da05c6", "3b0240b9ee", "7877a0b7bb", "b45085f5d8", "8050c352db", "c6e42f1649")
+# Parts of Inkling, NeoMME, ZAYA and JetMoE: what they hold is read
+HELD = (
+    "bd84f62c91",
+    "1f418ffb9d",
+    "26d8ecff56",
+    "b1b3da05c6",
+    "3b0240b9ee",
+    "7877a0b7bb",
+    "b45085f5d8",
+    "8050c352db",
+    "c6e42f1649",
+)
 PARTS = {"7f62a2b6ad": Norm("unit", "eps"), **dict.fromkeys(HELD, lambda m: None)}  # of Dory
 FUNCTIONS = {"6d05754634": eager(groups=True, takes=("position_bias",))}

@@ -6,7 +6,14 @@ of a projection stand one after the other in its features. ``print(inspect.getso
 
 from attention_np.atlas.recipes._registry import RECIPES
 from attention_np.atlas.recipes.compressed import multi_head_latent
-from attention_np.atlas.recipes.dense import differential, grouped_query, mixture, multi_head, post_norm
+from attention_np.atlas.recipes.dense import (
+    compressed_convolutional,
+    differential,
+    grouped_query,
+    mixture,
+    multi_head,
+    post_norm,
+)
 from attention_np.atlas.recipes.encoders import (
     entity_aware,
     gated_distances,
@@ -35,6 +42,7 @@ from attention_np.atlas.recipes.states import gated_delta, kimi_delta, lightning
 
 __all__ = [
     "RECIPES",
+    "compressed_convolutional",
     "convolved",
     "cosine_windowed",
     "decomposed_places",

@@ -167,3 +167,38 @@ def mixture(
     output = joined(attention(query, key, value, scale=scale, mask=mask, bias=bias))  # (dot-product.5)
     output = output.reshape(*chosen.shape, 1, -1) @ w_output[chosen]  # (b, n, top, 1, features)
     return (output[..., 0, :] * gates[..., None]).sum(axis=-2) + b_output
+
+
+@recipe(
+    x=(2, 5, 6), w_query=(6, 8), w_key=(6, 4), w_now=(6, 2), w_before=(6, 2), w_output=(8, 6), taps=(2, 12),
+    b_taps=(12,), w_mixed=(2, 3, 4, 4), b_mixed=(12,), temperature=(1,),
+)  # fmt: skip
+def compressed_convolutional(
+    x: Any, w_query: Any, w_key: Any, w_now: Any, w_before: Any, w_output: Any, taps: Any, b_taps: Any, w_mixed: Any,
+    b_mixed: Any, temperature: Any, b_query: Any = None, b_key: Any = None, b_now: Any = None, b_before: Any = None,
+    b_output: Any = None,
+    *, cos: Any = None, sin: Any = None, pairs: str = "halves", scale: Any = None, mask: Any = None, bias: Any = None,
+) -> Any:  # fmt: skip
+    """Queries and keys are convolved, feature by feature and head by head, and half of a value is of the token before.
+
+    The compressed convolutional attention of ZAYA1 (Figliolia et al., 2025), with `w_mixed` (width, heads, d, d).
+    """
+    b, n, d, width = x.shape[0], x.shape[1], w_mixed.shape[-1], w_mixed.shape[0]
+    query, key = linear(x, w_query, b_query), linear(x, w_key, b_key)
+    both = chain.apply(short_conv, chain.concatenate([query, key]), taps, b_taps)  # (b, n, of q and k) (short-conv.1)
+    first = np.zeros((b, width - 1, both.shape[-1])) + b_taps  # what the taps make of no tokens
+    both = chain.concatenate([first, both], axis=-2).reshape(b, n + width - 1, -1, 1, d)
+    both = sum(both[:, j : j + n] @ w_mixed[j] for j in range(width)).reshape(b, n, -1) + b_mixed
+    groups = query.shape[-1] // key.shape[-1]
+    mean = (in_heads(query, d) + repeated(in_heads(key, d), groups)) * 0.5  # (b, h, n, d)
+    query = in_heads(both[..., : query.shape[-1]], d) + mean
+    mean = mean.reshape(b, -1, groups, n, d).sum(axis=2) / groups  # (b, h / groups, n, d)
+    key = in_heads(both[..., query.shape[1] * d :], d) + mean
+    query = normed(query, kind="unit", epsilon=1e-300) * d**0.5
+    key = normed(key, kind="unit", epsilon=1e-300) * d**0.5 * temperature[:, None, None]
+    if cos is not None:
+        query, key = turned(query, cos, sin, pairs), turned(key, cos, sin, pairs)  # (rotary.5)
+    shifted = chain.concatenate([np.zeros((b, 1, x.shape[-1])), x[:, :-1]], axis=-2)
+    value = in_heads(chain.concatenate([linear(x, w_now, b_now), linear(shifted, w_before, b_before)]), d)
+    output = attention(query, repeated(key, groups), repeated(value, groups), scale=scale, mask=mask, bias=bias)
+    return linear(joined(output), w_output, b_output)  # (dot-product.5)
