@@ -51,12 +51,13 @@ class Reduced(Dense):
         self.recipe = recipes.spatially_reduced
 
     def _scores(self, m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
-        size = getattr(m, self.ratio)
+        home, size = getattr(m, self.part) if self.part else m, 1
+        if getattr(m, self.ratio) > 1:
+            size = getattr(home, self.name).kernel_size[0]
         keys = (a.height // size) * (a.width // size)
         made = super()._scores(m, a, mask, (shape[0], keys)) | {"height": a.height, "width": a.width, "size": int(size)}
-        if size > 1:
-            home = getattr(m, self.part) if self.part else m
-            w = taps(getattr(home, self.name))
+        if getattr(m, self.ratio) > 1:
+            w = taps(getattr(home, self.name), kernel_size=(size, size))
             norm = options_of(home.layer_norm, a.hidden_states)
             made |= {"w_reduction": w.reshape(-1, w.shape[-1]), "b_reduction": getattr(home, self.name).bias}
             made |= {"gain": norm["gain"], "b": norm["b"], "epsilon": norm["epsilon"]}
@@ -79,9 +80,10 @@ def sam2(m: Mirror, a: Arguments) -> Any:
     b, height, width, c = x.shape
     options = m.function("interface")(m, None, scaling=m.scale, shape=(2, 2), is_causal=m.is_causal)
     options.pop("groups", None)
-    made = fused(m) | {"d": m.dim_out // m.num_attention_heads} | options
+    made = fused(m) | options
+    made["d"] = made["w_query"].shape[-1] // m.num_attention_heads
     y = recipes.pooled_queries(windows(x, tall, wide), x.reshape(b, height * width, c), **made)
-    return y.reshape(b, height // tall, width // wide, m.dim_out)
+    return y.reshape(b, height // tall, width // wide, y.shape[-1])
 
 
 def fused(m: Mirror) -> dict[str, Any]:
