@@ -51,12 +51,12 @@ class Reduced(Dense):
         self.recipe = recipes.spatially_reduced
 
     def _scores(self, m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str, Any]:
-        home, size = getattr(m, self.part) if self.part else m, 1
-        if getattr(m, self.ratio) > 1:
-            size = getattr(home, self.name).kernel_size[0]
+        reduces = getattr(m, self.ratio) > 1
+        home = getattr(m, self.part) if self.part and reduces else m
+        size = getattr(home, self.name).kernel_size[0] if reduces else 1
         keys = (a.height // size) * (a.width // size)
         made = super()._scores(m, a, mask, (shape[0], keys)) | {"height": a.height, "width": a.width, "size": int(size)}
-        if getattr(m, self.ratio) > 1:
+        if reduces:
             w = taps(getattr(home, self.name), kernel_size=(size, size))
             norm = options_of(home.layer_norm, a.hidden_states)
             made |= {"w_reduction": w.reshape(-1, w.shape[-1]), "b_reduction": getattr(home, self.name).bias}
