@@ -236,7 +236,7 @@ def _gradients(
     wanted = dict(twin.named_parameters()) | states
     reached = {name: x for name, x in wanted.items() if x.requires_grad}
     found = torch.autograd.grad(result, list(reached.values()), cotangent, allow_unused=True)
-    slopes = dict(zip(reached, found, strict=True))
+    slopes = {name: x.to_dense() if x is not None else x for name, x in zip(reached, found, strict=True)}
     as_numbers = _as_narrow if narrow else as_array
     zeros = {name: torch.zeros_like(x) for name, x in wanted.items() if slopes.get(name) is None}
     return {name: as_numbers(zeros.get(name, slopes.get(name))) for name in wanted}

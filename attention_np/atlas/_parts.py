@@ -87,7 +87,7 @@ def of_embedding(m: Mirror, index: Any) -> Any:
     """Rows of a table."""
     if any(m.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse")) or m.get("padding_idx") is not None:
         raise UnknownLayer(f"{m._about} is an embedding with norms or gradients of its own")
-    return m.weight[np.asarray(index)]
+    return m.weight[index if isinstance(index, slice) else np.asarray(index)]
 
 
 TORCH = {

@@ -87,6 +87,9 @@ class Dense:
         made["d"] = self.size(m) if callable(self.size) else None if self.heads else getattr(m, str(self.size))
         if self.heads:
             made["d"] = made["w_query"].shape[-1] // getattr(m, self.heads)
+        for name in {"num_heads", "num_attention_heads"} & m._about.source.attributes if m._about.source else ():
+            if isinstance(m.get(name), int) and m.get(name) * made["d"] != made["w_query"].shape[-1]:
+                raise UnknownLayer(f"{m._about} has {m.get(name)} heads of {made['d']} features, not as its projection")
         if self.value_scale and getattr(m, self.value_scale) is not None:
             made["w_value"] = made["w_value"] * getattr(m, self.value_scale)
             made["b_value"] = None if made["b_value"] is None else made["b_value"] * getattr(m, self.value_scale)

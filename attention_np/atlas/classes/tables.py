@@ -11,6 +11,7 @@ from attention_np import biases
 from attention_np.atlas import recipes
 from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import Mirror, UnknownLayer
+from attention_np.atlas._parts import of_embedding
 from attention_np.atlas.classes.dense import Dense, weights
 
 
@@ -41,7 +42,10 @@ def of_windows(m: Mirror, a: Arguments) -> Any:
 def of_window(m: Mirror) -> Any:
     """The bias of Swin: a row of a table for each difference of two places (biases.4)."""
     area = int(np.prod(m.window_size)) if m.has("window_size") else m.window_area
-    return biases.table(m.relative_position_bias_table, np.asarray(m.relative_position_index).reshape(area, area))
+    places = np.asarray(m.relative_position_index)
+    if places.size != area**2:
+        raise UnknownLayer(f"{m._about} has places for {places.size} pairs, not {area} * {area}")
+    return biases.table(m.relative_position_bias_table, places.reshape(area, area))
 
 
 def of_distance(m: Mirror, a: Arguments, bidirectional: bool | None = None) -> Any:
@@ -50,7 +54,7 @@ def of_distance(m: Mirror, a: Arguments, bidirectional: bool | None = None) -> A
         return np.asarray(a.position_bias)
     if not m.has_relative_attention_bias:
         return None
-    table = m.relative_attention_bias.weight
+    table = of_embedding(m.relative_attention_bias, slice(None))
     if table.shape[0] != m.relative_attention_num_buckets:
         raise UnknownLayer(f"{m._about} has {table.shape[0]} buckets, and counts {m.relative_attention_num_buckets}")
     both = not m.is_decoder if bidirectional is None else bidirectional
@@ -64,7 +68,7 @@ def cosine_windowed(m: Mirror, a: Arguments) -> Any:
     mask = of_windows(m, a)
     return recipes.cosine_windowed(
         a.hidden_states,
-        **weights(m, "query", "key", "value", "-"),
+        **{name: x for name, x in weights(m, "query", "key", "value", "-").items() if "output" not in name},
         log_scale=m.logit_scale,
         table=table,
         d=m.attention_head_size,
