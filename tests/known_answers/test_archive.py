@@ -45,6 +45,7 @@ def test_an_id_never_changes_its_meaning_and_every_case_has_one() -> None:
     assert not changed, f"{', '.join(changed)} mean something else than before: give them other names"
 
 
+@pytest.mark.long
 def test_the_manifest_and_the_negative_vectors_are_as_the_schema_says(few: Path, published: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="pip install 'attention-np[test-all]'")
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
@@ -63,6 +64,7 @@ def test_the_manifest_and_the_negative_vectors_are_as_the_schema_says(few: Path,
             jsonschema.validate(wrong, schema)
 
 
+@pytest.mark.long
 def test_every_negative_vector_is_refused_for_the_array_that_it_names_and_for_no_other(published: Path) -> None:
     cases = {case.name: case for case in known_answers.load(published / "set")}
     vectors = json.loads((published / "negative.json").read_text(encoding="utf-8"))["vectors"]
@@ -85,6 +87,7 @@ def test_the_command_refuses_a_folder_of_negative_vectors(published: Path, capsy
     capsys.readouterr()
 
 
+@pytest.mark.long
 def test_a_definition_says_its_axes_and_its_reference_and_a_workload_where_its_inputs_are(published: Path) -> None:
     found = definitions.files(known_answers.load(published / "set"))
     definition = json.loads(found["definitions/attention/attention_backward_causal_h2_kv2_d8_v8_float32.json"])
@@ -104,6 +107,7 @@ def test_a_definition_says_its_axes_and_its_reference_and_a_workload_where_its_i
         assert about["type"] == "scalar" or (published / "set" / about["path"]).is_file()
 
 
+@pytest.mark.long
 def test_an_archive_is_the_same_bytes_whenever_it_is_made(published: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="node tests of ONNX need onnx: pip install 'attention-np[peers]'")
     for name in ("one.zip", "other.zip"):

@@ -92,7 +92,7 @@ MISREAD: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
 }
 
 
-@each(("op", "name", "change"), MISREAD.values())
+@each(("op", "name", "change"), [*MISREAD.values()][::4], long=[x for i, x in enumerate(MISREAD.values()) if i % 4])
 def test_a_convention_that_is_read_otherwise_is_found(
     answers: Sets, op: str, name: str, change: Callable[[Any], Any]
 ) -> None:
