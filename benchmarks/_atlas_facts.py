@@ -59,20 +59,23 @@ def sizes(kind: Any, config: Any, constructor: Any) -> dict[str, Any]:
 
     try:
         default = type(config)()
-        with torch.device("meta"):
-            made = kind(**constructor(kind, default))
         heads, keys, d, width = (first(names, default) for names in (HEADS, KEY_HEADS, FEATURES, WIDTHS))
+        arguments = constructor(kind, default)
+        with torch.device("meta"):
+            made = kind(**arguments)
     except Exception:  # no configuration of its own, or one that has no default, or another one for each layer
         return {}
     if d is None and isinstance(heads, int) and isinstance(width, int) and width % heads == 0:
         d = width // heads
     about = {name: x for name, x in (("heads", heads), ("key_heads", keys), ("d", d)) if isinstance(x, int)}
-    if CACHES & set(inspect.signature(kind.forward).parameters):
+    sized = any(type(x) is int and name not in LAYER for name, x in arguments.items())  # by the runner, not the default
+    if CACHES & set(inspect.signature(kind.forward).parameters) and not sized:
         rows = [x.shape[0] for name, x in made.named_parameters() if name in KEPT]
         about |= {"kept": sum(rows)} if rows else {}
     return about
 
 
+LAYER = "layer_idx", "layer_id", "layer_number", "layer_index", "block_idx"
 KEPT = (
     "k_proj.weight",
     "v_proj.weight",

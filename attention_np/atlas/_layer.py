@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_np import chain
 from attention_np.atlas._mirror import About, Mirror, UnknownLayer, as_array
+from attention_np.atlas._parts import of_identity
 from attention_np.atlas._source import CACHES
 
 NO_STATES = (
@@ -30,6 +31,10 @@ NO_STATES = (
 XLNET = ("r", "seg_mat", "target_mapping")  # positions, segments and places
 
 
+# Of what a module hands on to its attention function, what changes no number of the full pass
+HANDED_ON = {"position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states", "return_dict"}
+
+
 class Cache(NamedTuple):
     """What `Layer.forward` leaves for `Layer.backward`, and the reader: ``print(cache)`` lists the steps."""
 
@@ -43,9 +48,10 @@ class Arguments:
     """The arguments of a call, as attributes; None where there is no such argument."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._given = dict(values)
+        self._given, self._read = dict(values), set[str]()
 
     def __getattr__(self, name: str) -> Any:
+        self._read.add(name)
         return self._given.get(name)
 
 
@@ -63,10 +69,12 @@ class Layer:
             raise TypeError(f"{self._about.kind}: {error}") from None
         bound.apply_defaults()
         arguments: dict[str, Any] = {}
+        further: set[str] = set()  # what the signature does not name, and the module hands on
         for name, value in list(bound.arguments.items())[1:]:
             kind = self._signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_KEYWORD:
                 arguments |= {key: plain(x) for key, x in value.items()}
+                further = {key for key, x in value.items() if x is not None} - HANDED_ON
             elif kind is not inspect.Parameter.VAR_POSITIONAL:
                 arguments[name] = plain(value)
         if any(arguments.get(name) is not None for name in CACHES):
@@ -77,8 +85,13 @@ class Layer:
         rest = {name: x for name, x in arguments.items() if name not in states}
 
         def layer(**variables: Any) -> Any:
-            given = {name: variables.pop(name) for name in states}
-            return self._about.compute(Mirror(self._about, variables), Arguments({**rest, **given}))
+            given = Arguments({**rest, **{name: variables.pop(name) for name in states}})
+            output = self._about.compute(Mirror(self._about, variables), given)
+            if further - given._read:
+                raise UnknownLayer(f"{self._about} is not known with {', '.join(sorted(further - given._read))}")
+            if missed := list(overlooked(self._about)):
+                raise UnknownLayer(f"{self._about} has parts that its reading does not look at: {', '.join(missed)}")
+            return output
 
         output, cache = chain.forward(layer, {**states, **self.inputs})
         return output, Cache(cache)
@@ -89,6 +102,21 @@ class Layer:
 
     def __str__(self) -> str:
         return self._text
+
+
+def overlooked(about: About) -> Iterator[str]:
+    """Parts of torch without parameters, such as activations, that a source reads and no reading has asked for.
+
+    Where a part has parameters, what it would have changed is seen in their gradients.
+    """
+    for key, part in about.parts.items():
+        if part is None or part.compute is of_identity:
+            continue
+        if key not in about.read:
+            if part.source is None and not part.parameters and not part.parts:
+                yield part.path
+        elif part.read:
+            yield from overlooked(part)
 
 
 def is_state(name: str, value: Any) -> bool:

@@ -122,6 +122,8 @@ def mirror(module: Any, names: Mapping[int, str], tables: Any, path: str = "", c
     _check_untouched(module, about)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name in tables.torch:
+        if not kind.forward.__module__.startswith("torch.nn."):
+            raise UnknownLayer(f"{about} has a forward in place of torch's")
         about.compute = tables.torch[name]
     else:
         about.source = _source(module, about, called)
@@ -171,9 +173,7 @@ def _check_untouched(module: Any, about: About) -> None:
     if getattr(kind.__call__, "__qualname__", "") != "Module._wrapped_call_impl":
         raise UnknownLayer(f"{about} is called by a __call__ that is not torch's")
     if module.training:
-        dropping = [
-            x for x in vars(module) if "drop" in x and isinstance(getattr(module, x), float) and getattr(module, x)
-        ]
+        dropping = [x for x, p in vars(module).items() if "drop" in x and type(p) in (int, float) and p]
         if dropping or (kind.__name__.startswith("Dropout") and module.p):
             raise UnknownLayer(f"{about} drops out, as it is in training: call eval() on it")
         lines = inspect.getsource(kind).splitlines() if is_of_models(kind) else []

@@ -62,8 +62,12 @@ def of_kernel(op: str) -> Callable[[dict[str, Array], dict[str, Any]], Any]:
     return getattr(reference, op) if op in OF_KERNELS else known_answers.of_op(getattr(attention_np, op))
 
 
+SOME = {name_of(example) for op in {x.op for x in KERNELS} for example in [x for x in KERNELS if x.op == op][::5]}
+
+
 def is_known_to_the_ops(example: Example) -> bool:
-    return "kept" not in example.inputs
+    """Of every fifth case of an op: fifty digits of all would take minutes."""
+    return "kept" not in example.inputs and name_of(example) in SOME
 
 
 @pytest.fixture(scope="module")

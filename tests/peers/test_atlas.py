@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 
 from transformers.integrations.sdpa_attention import sdpa_attention_forward  # noqa: E402
 from transformers.models.bert.modeling_bert import BertConfig, BertSelfAttention  # noqa: E402
+from transformers.models.canine.modeling_canine import CanineSelfAttention  # noqa: E402
 from transformers.models.d_fine.modeling_d_fine import DFineConfig, DFineMultiscaleDeformableAttention  # noqa: E402
 from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Attention, DeepseekV32Config  # noqa: E402
 from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention, Gemma2Config  # noqa: E402
@@ -26,12 +27,13 @@ from benchmarks import atlas_changes  # noqa: E402
 
 STORED = json.loads(runner.STORED.read_text(encoding="utf-8"))
 SIXTY = [
-    "afmoe", "bamba", "bark", "bart", "bert", "bitnet", "blip_2", "clip", "codegen", "cohere2", "deepseek_v3",
-    "deformable_detr", "detr", "dinov3_vit", "distilbert", "dpt", "exaone4", "falcon_h1", "falcon_mamba", "gemma2",
-    "gemma3", "glm4", "glm_moe_dsa", "gpt2", "gpt_neox", "gpt_oss", "granite", "idefics2", "jamba", "kimi_linear",
-    "lfm2", "llama", "mamba", "mamba2", "minimax", "mixtral", "modernbert", "mpt", "muse_spark", "nemotron_h",
-    "olmo2", "opt", "phi3", "pixtral", "qwen2_vl", "qwen3_next", "recurrent_gemma", "rwkv", "sam", "seggpt", "siglip",
-    "swin", "swinv2", "t5", "vit", "vitdet", "wav2vec2", "whisper", "xlm", "zamba2",
+    "afmoe", "albert", "bamba", "bark", "bart", "bert", "big_bird", "bloom", "canine", "codegen", "cvt",
+    "deberta", "deepseek_v3", "deformable_detr", "detr", "diffllama", "falcon", "falcon_mamba", "fsmt", "funnel",
+    "gemma2", "glm5_next", "glm_moe_dsa", "gpt2", "gpt_neox", "gpt_oss", "grounding_dino", "hiera", "idefics2",
+    "inkling", "jetmoe", "kimi_linear", "levit", "llama", "longformer", "luke", "mamba2", "minimax", "mistral4",
+    "modernbert", "moonshine", "moshi", "mpt", "nemotron_h", "openai", "parakeet", "pvt", "qwen2_vl",
+    "qwen3_next", "recurrent_gemma", "roformer", "rwkv", "sam", "sam2", "swinv2", "t5", "vjepa2", "wavlm",
+    "xlnet", "zaya",
 ]  # fmt: skip
 LlamaAttention, LlamaConfig = modeling_llama.LlamaAttention, modeling_llama.LlamaConfig
 
@@ -122,6 +124,33 @@ def test_a_module_that_computes_something_else_is_refused(change: Any) -> None:
     change(module)
     with pytest.raises(atlas.UnknownLayer):
         atlas.read(module)
+
+
+@pytest.mark.parametrize("name", ["is_causal", "position_bias"])
+def test_what_is_handed_on_to_the_attention_function_is_refused(name: str) -> None:
+    given = {key: x for key, x in arguments().items() if key != "attention_mask"}
+    module = llama()
+    module.config._attn_implementation = "sdpa"
+    assert atlas.check(module, **given, use_cache=False).ok
+    with pytest.raises(atlas.UnknownLayer, match=f"not known with {name}"):
+        atlas.check(module, **given, **{name: False})
+
+
+def test_a_part_in_the_place_of_one_that_computes_nothing_is_refused() -> None:
+    config = BertConfig(hidden_size=60, num_attention_heads=6)
+    config._attn_implementation = "eager"
+    module = CanineSelfAttention(config).eval()
+    x = torch.randn(2, 7, 60)
+    assert atlas.check(module, x, x).ok
+    module.dropout = torch.nn.Tanh()
+    with pytest.raises(atlas.UnknownLayer, match="does not look at: dropout"):
+        atlas.check(module, x, x)
+
+
+def test_a_forward_in_the_place_of_torchs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: 2 * torch.nn.functional.linear(x, self.weight))
+    with pytest.raises(atlas.UnknownLayer, match="in place of torch's"):
+        atlas.read(llama())
 
 
 def test_a_patched_helper_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,10 +328,10 @@ def test_a_layer_follows_each_change_of_its_module_or_is_refused() -> None:
 
 
 @pytest.mark.long
-def test_layers_of_sixty_folders_follow_each_change_of_their_modules_or_are_refused() -> None:
-    counts, bad = atlas_changes.run(SIXTY)
+def test_layers_of_ten_folders_follow_each_change_of_their_modules_or_are_refused() -> None:
+    counts, bad = atlas_changes.run(SIXTY[::6])  # python benchmarks/atlas_changes.py tries all
     assert not bad, "\n".join(bad)
-    assert counts["follows"] > 1000
+    assert counts["follows"] > 100
 
 
 @pytest.mark.long

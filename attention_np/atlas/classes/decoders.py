@@ -81,7 +81,10 @@ def gpt(m: Mirror, a: Arguments, mask: Any, shape: tuple[int, int]) -> dict[str,
     scale = d**-0.5 if m.get("scale", m.get("scale_attn_weights")) else 1.0
     scale = scale / (m.layer_idx + 1) if m.get("scale_attn_by_inverse_layer_idx") else scale
     visible = own_causal(m, shape)
-    shown = np.asarray(0.0 if mask is None else mask) > -1e3
+    added = np.asarray(0.0 if mask is None else mask)
+    shown = added > -1e3
+    if (~shown & (added > -1e30)).any():  # which would compete with the -10000 of later tokens
+        raise UnknownLayer(f"{m._about} is known with masks of more than -1000, or of a dtype's lowest number")
     alone = ~(visible & shown).any(axis=-1, keepdims=True)
     if alone.any():
         visible, scale = np.where(alone, shown, visible), np.where(alone, 0.0, scale)
@@ -141,6 +144,8 @@ def merged_angles(m: Mirror, a: Arguments) -> tuple[Any, Any]:
 def glimmer(m: Mirror, a: Arguments) -> dict[str, Any]:
     """Muse Glimmer's assistant: queries are the last tokens of the keys; here keys begin with these."""
     n, mask = a.hidden_states.shape[-2], a.attention_mask
+    if mask is None and m.get("is_causal") and m.config._attn_implementation == "sdpa":
+        raise UnknownLayer(f"{m._about} with is_causal needs a mask: its keys stand in another order here")
     angles = tuple(np.roll(x, n, axis=-2) for x in a.position_embeddings)
     return {"attention_mask": None if mask is None else np.roll(mask, n, axis=-1), "position_embeddings": angles}
 

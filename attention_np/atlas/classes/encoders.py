@@ -107,8 +107,10 @@ def fun_asr(m: Mirror, a: Arguments) -> Any:
     if not m.has("fsmn"):
         return HERE(m, a)
     x, conv = a.hidden_states, m.fsmn.conv
-    if tuple(m.fsmn.pad.padding) != ((conv.weight.shape[2] - 1) // 2, conv.weight.shape[2] // 2):
+    if tuple(m.fsmn.pad.padding) != ((conv.weight.shape[2] - 1) // 2, conv.weight.shape[2] // 2) or m.fsmn.pad.value:
         raise UnknownLayer(f"{m._about} has a memory of other neighbours")
+    if a.input_features_mask is None:
+        raise UnknownLayer(f"{m._about} with a memory needs input_features_mask")
     made = HERE._weights(m) | HERE._scores(m, a, a.attention_mask, (x.shape[1], x.shape[1]))
     made |= {"d": m.head_dim, "taps": conv.weight[:, 0, :].swapaxes(0, 1)}
     made["visible"] = np.asarray(a.input_features_mask).astype(float)[..., None]
@@ -152,8 +154,11 @@ def fsmt(m: Mirror, a: Arguments) -> Any:
     if a.layer_state is not None:
         raise UnknownLayer("the layer is the full pass: it takes no cache of earlier tokens")
     if a.key_padding_mask is not None and a.key_padding_mask.ndim:
-        made |= filled(a.key_padding_mask.astype(bool)[:, None, None], m.scaling, m)
-        made["bias"] = made["bias"] if a.attn_mask is None else [made["bias"], a.attn_mask]
+        hidden = a.key_padding_mask.astype(bool)[:, None, None]  # whatever is added to these is written over
+        if a.attn_mask is not None and (hidden | np.isneginf(a.attn_mask)).all(axis=-1).any():
+            raise UnknownLayer(f"{m._about} is not known where a query sees no key")
+        made |= filled(hidden, m.scaling, m)
+        made["bias"] = made["bias"] if a.attn_mask is None else [made["bias"], np.where(hidden, 0, a.attn_mask)]
     return recipes.multi_head(x, memory=memory, **made).swapaxes(0, 1)
 
 

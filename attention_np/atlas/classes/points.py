@@ -33,7 +33,7 @@ class Sampled:
             raise UnknownLayer("spatial_shapes and spatial_shapes_list are not the same")
         if a.attention_mask is not None:
             shown = np.asarray(a.attention_mask).astype(bool) != self.true_hides
-            made["visible"] = shown[..., None].astype(float)
+            made["visible"] = shown[..., None]
         points = np.asarray(a.reference_points)[:, None, :, :, None, :]  # (b, 1, n, levels, 1, 2 or 4)
         spread = (
             1 / np.array(shapes, float)[:, None, ::-1] if points.shape[-1] == 2 else points[..., 2:] * 0.5 / m.n_points
@@ -81,7 +81,7 @@ def by_level(m: Mirror, a: Arguments) -> Any:
         "spread": box[..., 2:] * scale.astype(a.hidden_states.dtype),
     }
     if a.attention_mask is not None:
-        made["visible"] = np.asarray(a.attention_mask)[..., None].astype(float)
+        made["visible"] = np.asarray(a.attention_mask).astype(bool)[..., None]
     added = projected and a.position_embeddings is not None
     x = a.hidden_states + np.asarray(a.position_embeddings) if added else a.hidden_states
     return recipes.sampled(x, a.encoder_hidden_states, **made)

@@ -193,8 +193,8 @@ def levit(m: Mirror, a: Arguments) -> Any:
     made = {f"w_{name}": w for name, (w, _) in zip(("query", "key", "value", "output"), parts, strict=True)}
     made |= {f"b_{name}": b for name, (_, b) in zip(("query", "key", "value", "output"), parts, strict=True)}
     made |= {"table": m.attention_biases.swapaxes(0, 1), "places": np.asarray(m.attention_bias_idxs)}
-    if m.scale != d**-0.5:
-        raise UnknownLayer(f"{m._about} has another scale than that of its features")
+    if m.scale != d**-0.5 or m.activation._about.kind != "Hardswish":
+        raise UnknownLayer(f"{m._about} has another scale than that of its features, or another activation")
     return recipes.of_distances(x, x_query, **made, d=d, d_value=d_value)
 
 
@@ -203,7 +203,10 @@ def convolved(m: Mirror, a: Arguments) -> Any:
     made: dict[str, Any] = weights(m, "projection_query", "projection_key", "projection_value", "-")
     strides, padding = {}, {}
     for name in ("query", "key", "value"):
-        part = getattr(m, f"convolution_projection_{name}").convolution_projection
+        whole = getattr(m, f"convolution_projection_{name}")
+        if whole.linear_projection._about.kind != "CvtSelfAttentionLinearProjection":
+            raise UnknownLayer(f"{whole._about} is known with a picture made rows alone")
+        part = whole.convolution_projection
         conv, (gain, b) = part.convolution, batch_norm(part.normalization)
         sizes = (conv.stride[0], conv.padding[0])
         w = taps(conv, stride=(sizes[0],) * 2, padding=(sizes[1],) * 2, groups=m.embed_dim)[:, :, 0]

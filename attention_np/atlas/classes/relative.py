@@ -54,8 +54,9 @@ class Hidden(TransformerXL):
         self.keys = keys
 
     def scores(self, m: Mirror, a: Arguments) -> dict[str, Any]:
-        """Mask and groups."""
-        made = {"groups": m.get("num_key_value_groups", 1)}
+        """Scale, mask and groups."""
+        scale = m.dim_key**-0.5 if m.has("dim_key") else m.scaling
+        made = {"groups": m.get("num_key_value_groups", 1), "scale": scale}
         if a.attention_mask is None:
             return made
         mask = np.asarray(a.attention_mask) != 0

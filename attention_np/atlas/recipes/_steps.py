@@ -43,6 +43,11 @@ def repeated(x: Any, groups: int) -> Any:
     return x if groups == 1 else x[..., np.repeat(np.arange(x.shape[-3]), groups), :, :]
 
 
+def least(x: Any) -> float:
+    """The least positive normal number of the dtype of x: beside it a row of zeros alone feels an epsilon."""
+    return float(np.finfo(getattr(x, "value", x).dtype).tiny)
+
+
 def clipped(x: Any, least: float, most: float) -> Any:
     """Numbers below `least` or above `most` become it; no gradient flows through these."""
     value = getattr(x, "value", x)

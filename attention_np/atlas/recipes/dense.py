@@ -14,6 +14,7 @@ from attention_np.atlas.recipes._steps import (
     clipped,
     in_heads,
     joined,
+    least,
     linear,
     normed,
     repeated,
@@ -100,7 +101,7 @@ def grouped_query(
     options = {"scale": scale, "softcap": softcap, "mask": mask, "bias": bias, "sink": sink}
     output = attention(query, repeated(key, groups), repeated(value, groups), **options)  # (dot-product.5)
     if strength is not None:  # what an output has of its token's own value is taken away, in each head
-        own = normed(repeated(value, groups), kind="unit", epsilon=1e-300)  # (b, h, n, d)
+        own = normed(repeated(value, groups), kind="unit", epsilon=least(value))  # (b, h, n, d)
         output = output - activated(strength, "tanh")[:, None, None] * (output * own).sum(axis=-1, keepdims=True) * own
     if norm_each:
         output = normed(output, output_gain, output_b, kind=norm_output, epsilon=output_epsilon)
@@ -194,8 +195,8 @@ def compressed_convolutional(
     query = in_heads(both[..., : query.shape[-1]], d) + mean
     mean = mean.reshape(b, -1, groups, n, d).sum(axis=2) / groups  # (b, h / groups, n, d)
     key = in_heads(both[..., query.shape[1] * d :], d) + mean
-    query = normed(query, kind="unit", epsilon=1e-300) * d**0.5
-    key = normed(key, kind="unit", epsilon=1e-300) * d**0.5 * temperature[:, None, None]
+    query = normed(query, kind="unit", epsilon=least(query)) * d**0.5
+    key = normed(key, kind="unit", epsilon=least(key)) * d**0.5 * temperature[:, None, None]
     if cos is not None:
         query, key = turned(query, cos, sin, pairs), turned(key, cos, sin, pairs)  # (rotary.5)
     shifted = chain.concatenate([np.zeros((b, 1, x.shape[-1])), x[:, :-1]], axis=-2)

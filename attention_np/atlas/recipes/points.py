@@ -20,10 +20,12 @@ def sampled(
     """Each head looks at points around a `reference`, at each level of a picture (Zhu et al., 2021).
 
     `memory` has the pixels of all levels, of heights and widths `shapes`; `reference` (b, 1, n, levels, 1, 2), and
-    `spread`, by which offsets are multiplied, are in widths and heights; `visible` (b, pixels, 1) is 0 behind the edge.
+    `spread`, by which offsets are multiplied, are in widths and heights; `visible` (b, pixels, 1) ends at the edge.
     """
     value = linear(memory, w_value, b_value)
-    value = in_heads(value if visible is None else value * visible, value.shape[-1] // heads)  # (b, h, pixels, d)
+    value = in_heads(
+        value if visible is None else chain.where(visible, value, 0.0), value.shape[-1] // heads
+    )  # (b, h, pixels, d)
     weights = linear(x, w_weight, b_weight)
     weights = weights.reshape(*weights.shape[:-1], heads, -1).swapaxes(-3, -2)  # (b, h, n, levels * points)
     weights = chain.apply(softmax, weights)  # (softmax.1)

@@ -49,7 +49,9 @@ class Entry(NamedTuple):
         if not self.is_whole:
             return f'<tr class="missing">{model}<td colspan="6">not read: {escape(get("why", ""))}</td></tr>'
         name = self.about["recipe"]
-        recipe = f'<a href="#{anchor(name)}">{escape(name)}</a>'
+        recipe = escape(name)
+        if name in RECIPES:  # else a reading that says itself what it computes
+            recipe = f'<a href="#{anchor(name)}">{recipe}</a>'
         known = cells(*(str(get(key, "")) for key in ("d", "kept")), f"{get('error'):.0e}", kind=' class="number"')
         words = cells(get("mechanisms", ""))
         return f"<tr>{model}<td>{recipe}</td>{words}<td>{heads}</td>{known}</tr>"
