@@ -24,7 +24,7 @@ help:
 	@echo "make types   mypy, strict"
 	@echo "make bench   benchmarks: imports; gradient checkers; blockwise attention beside its peers, its memory, windows;"
 	@echo "             tiny sizes; accuracy (the whole takes an hour, and wants a quiet machine)"
-	@echo "make bench-short speed in five minutes: one table, beside peers and the last stored run"
+	@echo "make bench-short speed in some minutes: one table, beside peers and the last stored run"
 	@echo "make clean   remove the virtual environment and what tools left behind"
 
 # What is imported is compiled once, whatever the machine says of that: what a check needs takes two seconds, the tests ten.

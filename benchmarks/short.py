@@ -1,4 +1,4 @@
-"""Speed in five minutes: everything that people wait for in one table, beside peers, and beside the last stored run.
+"""Speed in some minutes: everything that people wait for in one table, beside peers, and beside the last stored run.
 
 From the root of the repository:
 
@@ -33,7 +33,7 @@ from benchmarks._timing import cores, interleaved
 from benchmarks.checkers import installed
 
 STORED = Path("docs/measured/speed.json")
-ROUNDS = 5
+ROUNDS = 3
 GROWN = 1.1  # times the stored ratio
 SAME = 1e-4  # of the largest entry: float32 through several sums
 BOTH = "forward + backward"
@@ -149,7 +149,7 @@ def print_table(rows: Sequence[Row], stored: Sequence[Row]) -> int:
 
 def main() -> None:
     """Time everything, print the table beside the stored run, and write the numbers to a file."""
-    parser = argparse.ArgumentParser(prog="short", description="Speed in five minutes, beside the last stored run")
+    parser = argparse.ArgumentParser(prog="short", description="Speed in some minutes, beside the last stored run")
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="cases whose name has one of these")
     parser.add_argument("--longest", type=count, default=4096, metavar="N", help="n of `blockwise` at most")
     parser.add_argument("--rounds", type=count, default=ROUNDS, help="how often each is timed (default: %(default)s)")
