@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks._atlas_calls import CALLS, CONSTRUCTORS
 from benchmarks._atlas_facts import facts
+from benchmarks._atlas_missing import reason
 
 STORED = Path(__file__).resolve().parent.parent / "docs/measured/atlas.json"
 # What a source looks like that turns scores, or a state, into outputs; and classes that only choose, measure or pool
@@ -328,7 +329,7 @@ def of_class(kind: Any, module: Any, tiny: Tiny) -> dict[str, Any]:
 
     about: dict[str, Any] = {"digest": source_of(kind.forward, kind).digest}
     if about["digest"] not in atlas._door.tables().readings:
-        return about | {"state": "unknown", "why": "no reading"}
+        return about | {"state": "unknown", "why": reason(kind.__module__.split(".")[2], kind.__name__)}
     failures: list[str] = []
     try:
         for made, calls in called(kind, module, tiny, failures):
