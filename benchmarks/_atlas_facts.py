@@ -83,6 +83,6 @@ KEPT = (
 )  # what makes the rows that a cache keeps of a token
 
 
-def first(names: tuple[str, ...], *owners: Any) -> Any:
-    """The first attribute that an owner has."""
-    return next((x for name in names for owner in owners if (x := getattr(owner, name, None)) is not None), None)
+def first(names: tuple[str, ...], config: Any) -> Any:
+    """The first of these fields that a configuration has."""
+    return next((x for name in names if (x := getattr(config, name, None)) is not None), None)

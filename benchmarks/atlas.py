@@ -333,19 +333,17 @@ def of_class(kind: Any, module: Any, tiny: Tiny) -> dict[str, Any]:
     failures: list[str] = []
     try:
         for made, calls in called(kind, module, tiny, failures):
+            about |= {"state": "unknown"}
+            layer = atlas.read(made)
             for given in calls:
-                about |= {"state": "unknown"}
                 report = atlas.check(made, **given)
-                about |= {"recipe": str(atlas.read(made)).splitlines()[0].partition(": ")[2]}
+                about["recipe"] = str(layer).splitlines()[0].partition(": ")[2]
                 about["error"] = max(report.worst, about.get("error", 0.0))
                 if not report.ok:
                     bad = {key: x for key, x in report.errors.items() if x > report.tolerance}
                     return about | {"state": "wrong", "why": str(bad)[:300]}
-            return (
-                about
-                | {"state": "whole"}
-                | facts(made, atlas.read(made), calls[0], partial(constructor, tiny=tiny, optional=False))
-            )
+            of_default = partial(constructor, tiny=tiny, optional=False)
+            return about | {"state": "whole"} | facts(made, layer, calls[0], of_default)
     except atlas.UnknownLayer as error:
         return about | {"state": "unknown", "why": str(error)}
     except Exception as error:

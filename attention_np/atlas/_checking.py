@@ -19,6 +19,7 @@ from attention_np.atlas._mirror import UnknownLayer, as_array
 from attention_np.atlas._source import unwrapped
 from attention_np.atlas.recipes._steps import attention as attention_of
 from attention_np.atlas.recipes._steps import repeated
+from attention_np.known_answers.formats import dtype_of
 
 TOLERANCE = 1e-11  # of float64: a hundred thousand roundings
 
@@ -264,14 +265,8 @@ def _as_narrow(tensor: Any) -> Any:
     """A tensor as an array of its own dtype."""
     import torch
 
-    tensor = tensor.detach().cpu()
-    if tensor.dtype != torch.bfloat16:
-        return np.array(tensor.numpy())
-    try:
-        import ml_dtypes
-    except ImportError as missing:
-        raise ImportError("a module of bfloat16 needs ml_dtypes in its own dtype") from missing
-    return np.array(tensor.float().numpy().astype(ml_dtypes.bfloat16))
+    array = as_array(tensor)
+    return array.astype(dtype_of("bfloat16")) if tensor.dtype == torch.bfloat16 else array
 
 
 def _as_tensor(array: Any) -> Any:

@@ -29,8 +29,6 @@ NO_STATES = (
     "seqlens",
 )
 XLNET = ("r", "seg_mat", "target_mapping")  # positions, segments and places
-
-
 # Of what a module hands on to its attention function, what changes no number of the full pass
 HANDED_ON = {"position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states", "return_dict"}
 
@@ -107,7 +105,7 @@ class Layer:
 def overlooked(about: About) -> Iterator[str]:
     """Parts of torch without parameters, such as activations, that a source reads and no reading has asked for.
 
-    Where a part has parameters, what it would have changed is seen in their gradients.
+    A part with parameters is left to `check`, which compares their gradients.
     """
     for key, part in about.parts.items():
         if part is None or part.compute is of_identity:

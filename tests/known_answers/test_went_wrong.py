@@ -17,7 +17,6 @@ from . import reference
 from .sets import written
 
 pytestmark = pytest.mark.long  # fifty digits of thirty cases
-BY_HEADS = ("query", "key", "value")
 
 
 def attention(wrong: str, inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:

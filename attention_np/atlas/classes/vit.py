@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attention_np import chain
 from attention_np.atlas.classes.dense import BERT, DETR, OUT, SIZE, VISION, Dense, given, grouped, thirds
 
+SAM: dict[str, Any] = {
+    "x": "query",
+    "memory": "key",
+    "x_value": "value",
+    "turn": None,
+    "mask": None,
+    "refused": "attention_similarity",
+    "is_causal": "is_causal",
+}
 READINGS = {
     "febe1d6347 c20218ac53 2fe823830e": Dense(turn=None),  # ViT, Jamba
     "8e397cea22": Dense(OUT, turn=None, scale="scale", is_causal="is_causal"),
@@ -64,26 +75,8 @@ READINGS = {
     "da63ececc4": Dense(
         memory="encoder_hidden_states", cross_mask="encoder_attention_mask", turn_if=given()
     ),  # LightGlue
-    "e30b313791": Dense(
-        x="query",
-        memory="key",
-        x_value="value",
-        turn=None,
-        mask=None,
-        refused="attention_similarity",
-        is_causal="is_causal",
-    ),  # SAM 2
-    "7fff3fbce9": Dense(
-        OUT,
-        heads="num_attention_heads",
-        x="query",
-        memory="key",
-        x_value="value",
-        turn=None,
-        mask=None,
-        refused="attention_similarity",
-        is_causal="is_causal",
-    ),  # SAM
+    "e30b313791": Dense(**SAM),  # SAM 2
+    "7fff3fbce9": Dense(OUT, heads="num_attention_heads", **SAM),  # SAM
     "b649796a0c": Dense("qkv proj", layout=thirds, heads="num_heads", turn=None, mask=None, scale="scale", inline=True),
     "0a67cb8e06": Dense("qkv -", layout=thirds, heads="num_heads", turn=None, mask=None, scale="scale", inline=True),
     "d7a6a95d92": Dense(OUT, turn="apply_rotary_pos_emb_vision", scale="scale", is_causal="is_causal"),  # MLCD

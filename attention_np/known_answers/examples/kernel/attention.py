@@ -12,6 +12,14 @@ from attention_np.known_answers.examples.kernel.drawn import CoarseDraws, of_att
 __all__ = ["examples"]
 
 LAST = "bottom-right"
+LATENT: dict[str, Any] = {  # weights absorbed: heads share one of 576 features, whose first 512 are the values
+    "key_heads": 1,
+    "d_k": 576,
+    "d_v": 512,
+    "value": None,
+    "value_width": 512,
+    "scale": 192**-0.5,
+}
 
 
 def examples() -> list[Example]:
@@ -37,12 +45,7 @@ def _of_widths() -> list[Example]:
             n=6,
             m=20,
             heads=4,
-            key_heads=1,
-            d_k=576,
-            d_v=512,
-            value=None,
-            value_width=512,
-            scale=192**-0.5,
+            **LATENT,
             is_causal=True,
             alignment=LAST,
         ),
@@ -324,12 +327,7 @@ def _of_scores() -> list[Example]:
             n=4,
             m=16,
             heads=2,
-            key_heads=1,
-            d_k=576,
-            d_v=512,
-            value=None,
-            value_width=512,
-            scale=192**-0.5,
+            **LATENT,
             sink=np.array([1.0, 3.0]),
         ),
         case(
