@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial, reduce
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -265,7 +266,7 @@ def main() -> int:
 
 def run(folders: list[str], tiny: Tiny, processes: int = 2) -> dict[str, dict[str, dict[str, Any]]]:
     """The outcome of each folder that has attention of its own."""
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:  # threads do not survive a fork
         outcome = {}
         for folder, classes in zip(folders, pool.map(partial(of_folder, tiny=tiny), folders), strict=True):
             outcome |= {folder: classes} if classes else {}

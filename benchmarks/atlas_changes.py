@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def run(folders: list[str], processes: int = 2) -> tuple[Counter[str], list[str]
             kinds.setdefault(digest, (folder, name))
     counts: Counter[str] = Counter()
     bad = []
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for (folder, name), outcome in zip(
             kinds.values(), pool.map(partial(of_class, tiny=Tiny()), kinds.values()), strict=True
         ):
