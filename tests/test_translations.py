@@ -5,21 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from docs.translations import BLOCK, ROOT, TRANSLATIONS, behind, blocks, original_of, programs, translation_of
+from docs import translations as pages
+from docs.translations import BLOCK, ROOT, TRANSLATIONS, anchors, behind, blocks, original_of, programs, translation_of
 
 SHOWN = re.compile(r"^```\{equation\} (\S+)\n```$", re.MULTILINE)
 EQUATION = re.compile(rf"\\tag\{{([^}}]*)\}}|{SHOWN.pattern}", re.MULTILINE)
 FIGURE = re.compile(r"^```\{((?:moving|mechanism|results-of)\} \w+)$", re.MULTILINE)
-FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+with_readme = pytest.mark.parametrize("file", pages.STAMPED, ids=lambda file: file.name)
 translations = pytest.mark.parametrize("file", TRANSLATIONS, ids=lambda file: file.name)
 
 
-def headings(text: str) -> list[str]:
-    """The levels of the headings."""
-    return re.findall(r"^(#+) ", FENCED.sub("", text), re.MULTILINE)
-
-
-@translations
+@with_readme
 def test_a_translation_was_compared_with_its_page_as_it_is(file: Path) -> None:
     assert not behind(file), f"compare the two, then: python -m docs.translations {file.relative_to(ROOT)}"
 
@@ -34,8 +30,20 @@ def test_a_translation_has_every_equation_program_and_figure_of_its_page(file: P
     numbers = re.findall(r"^```\{block\} (\d+)\n```$", text, re.MULTILINE)
     assert not numbers or [int(number) for number in numbers] == list(range(1, len(blocks(page)) + 1))
     assert FIGURE.findall(text) == FIGURE.findall(page)
-    assert headings(text) == headings(page)
     assert "$$" not in text  # equations have one source
+
+
+@with_readme
+def test_a_translation_has_the_headings_of_its_page(file: Path) -> None:
+    levels, of_page = ([level for level, _ in pages.headings(page)] for page in (file, original_of(file)))
+    assert levels == of_page
+
+
+def test_a_table_that_is_written_again_is_no_change_of_its_page() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = "| [softmax](derivations/softmax.md) |"
+    assert pages.digest(text.replace(f"{table} 8 |", f"{table} 9 |")) == pages.digest(text)
+    assert pages.digest(text.replace(f"{table} stability", f"{table} Stability")) != pages.digest(text)
 
 
 @translations
@@ -52,9 +60,7 @@ def test_a_link_into_a_translation_leads_to_one_of_its_headings(file: Path) -> N
     for link, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", text):
         target = (file.parent / link).resolve() if link else file
         if target in TRANSLATIONS:
-            titles = re.findall(r"^#+ (.*)$", FENCED.sub("", target.read_text(encoding="utf-8")), re.MULTILINE)
-            anchors = [re.sub(r"[^\w\- ]", "", title.lower().strip()).replace(" ", "-") for title in titles]
-            assert anchor in anchors, f"{link}#{anchor}"
+            assert anchor in anchors(target), f"{link}#{anchor}"
 
 
 def test_the_front_page_and_the_course_are_translated_whole() -> None:

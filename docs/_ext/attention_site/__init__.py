@@ -101,6 +101,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to the build."""
     build = _Build()
     app.connect("builder-inited", build.begin)
+    app.connect("source-read", translations.lead_to_translations)
     app.connect("doctree-read", build.read, priority=400)  # before files are collected that links lead to
     app.connect("env-updated", naming.name_pages)
     app.connect("doctree-resolved", build.finish)

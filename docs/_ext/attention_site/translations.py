@@ -5,6 +5,7 @@ Which page translates which, ``docs/translations.py`` says.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from docutils import nodes
@@ -14,12 +15,13 @@ from sphinx.util.docutils import SphinxDirective
 from attention_site.naming import HOME
 from attention_site.running import output_block
 from attention_site.site import FOLDERS
-from docs.translations import FOLDER, ROOT, blocks, original_of, programs, translation_of
+from docs.translations import FOLDER, README, ROOT, anchors, blocks, original_of, programs, translation_of
 
-__all__ = ["BlockOf", "ProgramOf", "link_translation"]
+__all__ = ["BlockOf", "ProgramOf", "lead_to_translations", "link_translation"]
 
 NAMES = "English", "中文"  # of the languages
 MISSING = "本页尚无中文译文。以下为英文。"
+LINK = re.compile(r"\]\(([^)#:]+\.md)(?:#([^)]+))?\)")
 
 
 class _PartOf(SphinxDirective):
@@ -65,6 +67,24 @@ class BlockOf(_PartOf):
         """Take it from the original."""
         language, held = self.part()
         return [nodes.literal_block(held, held.rstrip("\n"), language=language or "text")]
+
+
+def lead_to_translations(_app: object, page: str, source: list[str]) -> None:
+    """Let the links of the README in Chinese lead to pages in Chinese, at the same heading.
+
+    On GitHub they lead to the English pages: those hold their equations.
+    """
+
+    def translated(link: re.Match[str]) -> str:
+        original, anchor = ROOT / link[1], link[2]
+        other = translation_of(original)
+        if other is None:
+            return link[0]
+        place = "#" + anchors(other)[anchors(original).index(anchor)] if anchor else ""
+        return f"]({other.relative_to(ROOT).as_posix()}{place})"
+
+    if page == README.stem:
+        source[0] = LINK.sub(translated, source[0])
 
 
 def link_translation(app: Sphinx, doctree: nodes.document, page: str) -> None:
