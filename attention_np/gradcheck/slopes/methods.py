@@ -138,15 +138,11 @@ def _are_better(found: Slopes, before: Slopes) -> Array:
 
 def _dependent_outputs(subject: Subject, directions: Array) -> Array:
     """Which outputs move where entries are an eighth less than they are, or far more, or far less: (moves, outputs)."""
-    moved = np.zeros((len(directions), subject.output.size), bool)
     outwards = np.where(subject.x < 0, -1, 1) * np.fmax(np.abs(directions), directions != 0)
-    for there in (
-        -np.where(directions != 0, subject.x / 8, 0),
-        *(sign * far * outwards for sign in (1, -1) for far in (2.0**-20, 2.0**-13, LONGEST)),
-    ):
-        outputs = subject.values(subject.x + there)
-        moved |= (outputs != subject.output.ravel()) & np.isfinite(outputs)
-    return moved
+    moves = [sign * far * outwards for sign in (1, -1) for far in (2.0**-20, 2.0**-13, LONGEST)]
+    moves.append(-np.where(directions != 0, subject.x / 8, 0))
+    outputs = np.split(subject.values(np.concatenate([subject.x + there for there in moves])), len(moves))
+    return np.asarray(np.any([(y != subject.output.ravel()) & np.isfinite(y) for y in outputs], axis=0))
 
 
 def extrapolated(column: list[Array]) -> tuple[Array, Array]:

@@ -47,13 +47,15 @@ def tried(subject: Subject, rng: np.random.Generator, noise: Callable[[], Array]
         bends, found = bool(first.bent[0]), float(first.values[0, 0])
         try:
             slope = float(by_complex_step(subject, direction).values[0, 0])
-            depends = subject.outputs(subject.x + 1j * COMPLEX_STEP * direction)[0].imag != 0
+            apart, depends = abs(slope - found), np.zeros(subject.output.size, bool)
+            if not apart <= UNDECIDABLE * first.errors[0]:
+                depends = subject.outputs(subject.x + 1j * COMPLEX_STEP * direction)[0].imag != 0
         except NotAnalyticError as refused:
             return Trial(str(refused), unknown, bends)
         if not np.isfinite(slope) and np.isfinite(found):
             return Trial("the complex step gives no finite slope", unknown, bends)
-        unseen = abs(slope - found) + first.errors[0]
-        if not abs(slope - found) <= UNDECIDABLE * (first.errors[0] + _hidden(subject, depends, FIRST)):
+        unseen = apart + first.errors[0]
+        if not apart <= UNDECIDABLE * (first.errors[0] + _hidden(subject, depends, FIRST)):
             other, unseen = _contradicted(subject, direction, slope, depends)
             if other is not None:  # were the outputs noisier than by their last bits?
                 other, unseen = _contradicted(replace(subject, noise=noise()), direction, slope, depends)
@@ -116,6 +118,9 @@ def noise_of_outputs(
     least = np.full(output.size, np.inf)
     with np.errstate(all="ignore"):
         for spacing in (2.0**-34, 2.0**-20, 2.0**-9):
+            still = np.isinf(least) | (spacing < LONGEST / 4)  # the last is for what stays as it is on shorter lines
+            if not still.any():
+                break
             try:
                 places = (
                     [np.asarray(x + k * spacing * v, x.dtype) for x, v in zip(point, directions, strict=True)]
@@ -125,7 +130,6 @@ def noise_of_outputs(
             except REFUSALS:
                 continue
             found = noise_of(curves)
-            still = np.isinf(least) | (spacing < LONGEST / 4)  # the last is for what stays as it is on shorter lines
             least = np.where((found > 0) & still, np.fmin(least, found), least)
     return np.asarray(np.where(np.isfinite(least), least, 0).reshape(output.shape))
 

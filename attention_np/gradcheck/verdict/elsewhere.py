@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.evidence import Question, elsewhere, neighbor_differences
-from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
+from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError, wide_dtype
 from attention_np.gradcheck.problem.problem import Problem
 from attention_np.gradcheck.slopes.measuring import CENTRAL, directional_slopes
 from attention_np.gradcheck.slopes.probes import random_direction
@@ -33,8 +34,8 @@ def fault_elsewhere(verdict: Verdict) -> str | None:
             "does not give the sum, as if it clipped something or kept something from call to call"
         )
     u, inputs = problem.question
-    nearby = problem.once("elsewhere", lambda: elsewhere(inputs, np.random.default_rng(problem.seed)))
-    if _is_wrong_at(verdict, (u, nearby)):
+    nearby = problem.once("nearby", lambda: elsewhere(inputs, np.random.default_rng(problem.seed)))
+    if _is_wrong_at(verdict, (u, nearby), "elsewhere"):
         unused = _unused(verdict, nearby)
         if unused is not None:
             return (
@@ -67,21 +68,32 @@ def is_linear(problem: Problem, name: str, floor: float = 0.0, near: float = GRO
     return not off.any()
 
 
-def _is_wrong_at(verdict: Verdict, question: Question) -> bool:
-    """Whether the whole gradient is grossly wrong there, along one direction, and next door to there."""
-    found, rng = verdict.evidence, verdict.evidence.rng("elsewhere")
-    direction = random_direction(found.subject.x, rng)[None]
-    pair = found.directional_pair(direction)
+def _is_wrong_at(verdict: Verdict, question: Question, key: str) -> bool:
+    """Whether the whole gradient is grossly wrong there, along one direction, and next door to there.
+
+    The finding holds for every method, and `key` names the question: it is asked again only where one method refused.
+    """
+    found = verdict.evidence
     try:
-        claimed, measured = (float(way(*question)[0]) for way in pair)
-        there = found.there(*question).with_output()
+        return found.problem.once((found.name, key), lambda: _wrongness(verdict, question, key))
     except (*REFUSALS, NotAnalyticError):
         return False
+
+
+def _wrongness(verdict: Verdict, question: Question, key: str) -> bool:
+    found, rng = verdict.evidence, verdict.evidence.rng("elsewhere")
+    direction = random_direction(found.subject.x, rng)[None]
+    there = found.there(*question)
+    claims, output = found.problem.once(key, lambda: (found.problem.claim(*question), there.with_output().output))
+    there = replace(there, output=output)
+    claimed = float(direction.ravel() @ np.ravel(claims[found.name]).astype(wide_dtype(direction.dtype)))
+    measured = float(directional_slopes(there, direction, found.method, found.running).values[0, 0])
     usual = norm(there.last_bits / there.unit) / size_of(there.x) * np.abs(direction).sum()
     size = max(np.abs(found.claimed) @ np.abs(direction.ravel()), abs(claimed), abs(measured), usual)
     near = max(GROSS, COARSE * found.unit, 4 * verdict.rtol) * size
     if not abs(claimed - measured) > near:
         return False
+    pair = found.directional_pair(direction)
     noise = np.abs(neighbor_differences(pair, question, rng)[:, 0] - (claimed - measured))
     if not abs(claimed - measured) > near + FAR_OFF * np.nanmax(noise):
         return False
@@ -108,6 +120,7 @@ def _unused(verdict: Verdict, nearby: list[Array]) -> str | None:
         x = inputs[k]
         strewn = (np.where(rng.random(x.shape) < 0.5, rng.permuted(x.ravel()).reshape(x.shape), 0) for _ in range(4))
         others = ([*inputs[:k], y, *inputs[k + 1 :]] for y in (nearby[k], 0 * x, 0 * x + 1, *strewn))
-        if all(map(is_same, others)) and _is_wrong_at(verdict, (u, [*inputs[:k], nearby[k], *inputs[k + 1 :]])):
+        moved = u, [*inputs[:k], nearby[k], *inputs[k + 1 :]]
+        if all(map(is_same, others)) and _is_wrong_at(verdict, moved, f"unused {name}"):
             return name
     return None

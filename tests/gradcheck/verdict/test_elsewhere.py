@@ -3,7 +3,8 @@
 import numpy as np
 from helpers import each
 
-from attention_np.gradcheck import check
+from attention_np.gradcheck import METHODS, check
+from attention_np.gradcheck.check import check_by
 from attention_np.gradcheck.evidence import FAR
 
 from ..programs import normal, softmax
@@ -117,3 +118,13 @@ def test_a_gradient_that_is_off_close_by_by_less_than_a_millionth_is_right_there
     for size, said in ((1e-8, False), (1e-3, True)):
         found = sine(lambda d, x, c=size: d * (np.cos(x) + c * (x - X) / FAR))
         assert (found.ok, found.note == ONLY_HERE) == (True, said)
+
+
+def test_where_the_complex_step_refuses_the_other_point_differences_look_there():
+    def forward(x):
+        if x.dtype.kind == "c" and np.abs(x.real - X).max() > 1e-3:
+            raise TypeError
+        return np.sin(x)
+
+    reports = check_by(METHODS, forward, lambda d, x: d * (np.cos(x) + (x - X) / FAR), {"x": X})
+    assert [report["x"].note for report in reports] == [None, ONLY_HERE]
