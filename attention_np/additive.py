@@ -22,7 +22,15 @@ import numpy.typing as npt
 
 from attention_np import softmax
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_attended, as_floating, as_mask, check_vector, check_weight, scores_shape
+from attention_np._lib.arguments import (
+    as_attended,
+    as_floating,
+    as_mask,
+    as_optional,
+    check_vector,
+    check_weight,
+    scores_shape,
+)
 from attention_np._lib.arrays import Array, added, is_finite, sum_to, transposed
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
@@ -138,7 +146,7 @@ def forward(
     """
     query, key, value, _ = as_attended(query, key, value, None)
     w_query, w_key = as_floating("w_query", w_query), as_floating("w_key", w_key)
-    w_score, b = as_floating("w_score", w_score), None if b is None else as_floating("b", b)
+    w_score, b = as_floating("w_score", w_score), as_optional("b", b)
     shape = scores_shape(query, key, value)
     _check_parameters(query, key, w_query, w_key, w_score, b)
     mask = None if mask is None else np.atleast_2d(as_mask(mask, shape))
@@ -165,24 +173,11 @@ def attend(
             scores = scores_in_range(scores[..., None, :], w_score[None, :], hidden, 1, None, pairs)[..., 0, :]
         blocks.append(scores)
     scores = np.concatenate(blocks, axis=-2)  # (..., n, m)
-    of_scores = softmax.normalised(scores, mask=mask)
-    weights = of_scores.weights  # (..., n, m) (additive.6)
+    softmax_cache = softmax.normalised(scores, mask=mask)
+    weights = softmax_cache.weights  # (..., n, m) (additive.6)
     output = product(weights, value, mask, mean=True)  # (..., n, d_v) (additive.7, additive.10)
-    return output, Cache(
-        query=query,
-        key=key,
-        value=value,
-        w_query=w_query,
-        w_key=w_key,
-        w_score=w_score,
-        b=b,
-        mask=mask,
-        hidden=hidden if len(blocks) == 1 else None,
-        scores=scores,
-        weights=weights,
-        softmax=of_scores,
-        output_shape=output.shape,
-    )
+    inputs, kept = (query, key, value, w_query, w_key, w_score, b), hidden if len(blocks) == 1 else None
+    return output, Cache(*inputs, mask, kept, scores, weights, softmax_cache, output.shape)
 
 
 def hidden_layer(
@@ -233,10 +228,10 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
         d_rows = d_scores[..., rows, :]  # (..., r, m)
         slopes = 1 - hidden * hidden  # (..., r, m, h) (additive.18)
         of_queries.append(backward_product(d_rows[..., None, :], slopes)[..., 0, :])  # (..., r, h) (additive.19)
-        of_a_key = transposed(d_rows)[..., None, :], slopes.swapaxes(-3, -2)  # (..., m, 1, r), (..., m, r, h)
-        d_keys = added(d_keys, backward_product(*of_a_key)[..., 0, :])  # (..., m, h) (additive.20)
-        of_pairs = d_rows.reshape(1, prod(d_rows.shape)), hidden.reshape(prod(d_rows.shape), h)
-        d_w_score = added(d_w_score, backward_product(*of_pairs)[0])  # (h,) (additive.16)
+        d_columns, slopes = transposed(d_rows)[..., None, :], slopes.swapaxes(-3, -2)  # (..., m, 1, r), (..., m, r, h)
+        d_keys = added(d_keys, backward_product(d_columns, slopes)[..., 0, :])  # (..., m, h) (additive.20)
+        d_pairs, of_pairs = d_rows.reshape(1, prod(d_rows.shape)), hidden.reshape(prod(d_rows.shape), h)
+        d_w_score = added(d_w_score, backward_product(d_pairs, of_pairs)[0])  # (h,) (additive.16)
     # the factor of every pair's hidden units (additive.15)
     d_queries = backward_times(sum_to(np.concatenate(of_queries, axis=-2), (*cache.query.shape[:-1], h)), cache.w_score)
     d_keys = backward_times(sum_to(d_keys, (*cache.key.shape[:-1], h)), cache.w_score)  # (..., m, h)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_floating, as_integer
+from attention_np._lib.arguments import as_floating, as_integer, broadcast_axes
 from attention_np._lib.arrays import Array, real_types
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
@@ -148,8 +148,8 @@ def _levels(locations: Array, shapes: tuple[tuple[int, int], ...]) -> Iterator[L
         columns, rows = _hats(x, width), _hats(y, height)
         index = rows.numbers[..., :, None] * width + columns.numbers[..., None, :]  # (..., n, points, 2, 2)
         near, by_x, by_y = (  # (..., n, points, 4) (deformable.6, deformable.7)
-            (one[..., :, None] * other[..., None, :]).reshape(*x.shape, 4)
-            for one, other in (
+            (of_rows[..., :, None] * of_columns[..., None, :]).reshape(*x.shape, 4)
+            for of_rows, of_columns in (
                 (rows.heights, columns.heights),
                 (rows.heights, columns.slopes),
                 (rows.slopes, columns.heights),
@@ -265,7 +265,11 @@ double_backward = passes.second_derivative(sample, backward)
 def _as_shapes(shapes: Any) -> tuple[tuple[int, int], ...]:
     """`shapes` as pairs of integers, of at least one level."""
     listed = shapes.tolist() if isinstance(shapes, np.ndarray) else shapes
-    pairs = [tuple(pair) if isinstance(pair, list | tuple) else () for pair in listed] if _is_some(listed) else []
+    pairs = (
+        [tuple(pair) if isinstance(pair, list | tuple) else () for pair in listed]
+        if isinstance(listed, list | tuple)
+        else []
+    )
     if not pairs or any(len(pair) != 2 for pair in pairs):
         raise ValueError(
             f"shapes must have the height and the width of each level, ((height, width), ...), not {shapes}"
@@ -274,10 +278,6 @@ def _as_shapes(shapes: Any) -> tuple[tuple[int, int], ...]:
         (as_integer(f"shapes[{k}][0]", height, least=1), as_integer(f"shapes[{k}][1]", width, least=1))
         for k, (height, width) in enumerate(pairs)
     )
-
-
-def _is_some(shapes: Any) -> bool:
-    return isinstance(shapes, list | tuple)
 
 
 def _check_shapes(value: Array, locations: Array, weights: Array, shapes: tuple[tuple[int, int], ...]) -> None:
@@ -295,8 +295,4 @@ def _check_shapes(value: Array, locations: Array, weights: Array, shapes: tuple[
         axes = ", ".join(map(str, locations.shape[-4:-1]))
         raise ValueError(f"weights must have the shape (..., {axes}) (weights.shape={weights.shape})")
     leading = {"value": value.shape[:-2], "locations": locations.shape[:-4], "weights": weights.shape[:-3]}
-    try:
-        np.broadcast_shapes(*leading.values())
-    except ValueError:
-        axes = ", ".join(f"{name}: {axes}" for name, axes in leading.items())
-        raise ValueError(f"the leading axes of the arrays do not broadcast together ({axes})") from None
+    broadcast_axes(leading)

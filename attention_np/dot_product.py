@@ -216,28 +216,14 @@ def attend(
 ) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
     arguments = query, key, bias, sink, scale, mask, softcap, weights_by
-    of_scores, scores, uncapped, mask, _ = weights_of_scores(*arguments)
-    weights = of_scores.weights[..., : scores.shape[-1]]  # (..., n, m) (dot-product.3, dot-product.40)
+    softmax_cache, scores, uncapped, mask, _ = weights_of_scores(*arguments)
+    weights = softmax_cache.weights[..., : scores.shape[-1]]  # (..., n, m) (dot-product.3, dot-product.40)
     # a mean of the values that are left after dropout (dot-product.58)
     is_mean = dropout is None and (weights_by is None or weights_by.sums_to_one)
     output = product(drop(weights, dropout), value, mask, mean=is_mean)  # (..., n, d_v) (dot-product.4)
-    return output, Cache(
-        query=query,
-        key=key,
-        value=value,
-        bias=bias,
-        sink=sink,
-        scale=scale,
-        mask=mask,
-        softcap=softcap,
-        weights_by=weights_by,
-        uncapped=uncapped,
-        scores=scores,
-        weights=weights,
-        dropout=dropout,
-        softmax=of_scores,
-        output_shape=output.shape,
-    )
+    inputs = query, key, value, bias, sink, scale
+    made = uncapped, scores, weights, dropout, softmax_cache, output.shape
+    return output, Cache._make((*inputs, mask, softcap, weights_by, *made))
 
 
 def weights_of_scores(
@@ -271,8 +257,8 @@ def weights_of_scores(
         return weightings.weigh.mathematics(scores, mask, weights_by)[1], scores, uncapped, mask, tops
     if sink is None:
         return softmax.normalised(scores, mask=mask), scores, uncapped, mask, tops
-    of_scores = softmax.normalised(rows.of_scores_and_sink(scores, sink, mask, tops))
-    return of_scores, scores, uncapped, mask, tops
+    with_sink = softmax.normalised(rows.of_scores_and_sink(scores, sink, mask, tops))
+    return with_sink, scores, uncapped, mask, tops
 
 
 def with_scale(query: Array, scale: Any) -> tuple[Array, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_floating, as_integer, as_mask, as_number, as_scale
+from attention_np._lib.arguments import as_floating, as_integer, as_mask, as_number, as_scale, broadcast_axes
 from attention_np._lib.arrays import Array, precision, quiet, transposed
 from attention_np._lib.dual import value_of
 from attention_np._lib.passes import Tangent
@@ -140,13 +140,7 @@ def score(
     scores = (weights[..., None] * activated).sum(axis=-3)  # (..., n, m) (indexer.3)
     output = scores if mask is None else np.where(mask, scores, -np.inf)  # (..., n, m)
     cache = Cache(
-        query=query,
-        key=key,
-        weights=weights,
-        mask=mask,
-        scale=scale,
-        activated=activated,
-        output_shape=output.shape,
+        query=query, key=key, weights=weights, mask=mask, scale=scale, activated=activated, output_shape=output.shape
     )
     return output, cache, (scores,)
 
@@ -256,8 +250,5 @@ def scores_shape(query: Array, key: Array, weights: Array) -> tuple[int, ...]:
     if weights.shape[-2:] != query.shape[-3:-1]:
         h, n = query.shape[-3:-1]
         raise ValueError(f"weights must have the shape (..., {h}, {n}), of the heads and queries {shapes}")
-    try:
-        leading = np.broadcast_shapes(query.shape[:-3], key.shape[:-2], weights.shape[:-2])
-    except ValueError:
-        raise ValueError(f"the leading axes of query, key and weights do not broadcast together {shapes}") from None
-    return (*leading, query.shape[-2], key.shape[-2])
+    leading = {"query": query.shape[:-3], "key": key.shape[:-2], "weights": weights.shape[:-2]}
+    return (*broadcast_axes(leading), query.shape[-2], key.shape[-2])

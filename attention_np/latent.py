@@ -23,7 +23,16 @@ import numpy.typing as npt
 
 from attention_np import biases, dot_product
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_bias, as_flag, as_floating, as_scale, as_sink, as_softcap
+from attention_np._lib.arguments import (
+    as_bias,
+    as_flag,
+    as_floating,
+    as_optional,
+    as_scale,
+    as_sink,
+    as_softcap,
+    broadcast_axes,
+)
 from attention_np._lib.arrays import Array, precision, sum_to, transposed
 from attention_np._lib.dual import dual
 from attention_np._lib.passes import Tangent
@@ -195,8 +204,7 @@ def forward(
     if (query_rotary is None) != (key_rotary is None):
         one, other = ("key", "query") if query_rotary is None else ("query", "key")
         raise ValueError(f"{other}_rotary is missing: {one}_rotary meets it in the scores, so both are given or none")
-    of_queries = None if query_rotary is None else as_floating("query_rotary", query_rotary)
-    of_keys = None if key_rotary is None else as_floating("key_rotary", key_rotary)
+    of_queries, of_keys = as_optional("query_rotary", query_rotary), as_optional("key_rotary", key_rotary)
     arrays = query, of_queries, latent, of_keys, w_key, w_value
     present = [x for x in arrays if x is not None]
     added, is_absorbed = as_bias(bias, *present), as_flag("absorbed", absorbed)
@@ -252,24 +260,9 @@ def attend(
     attended, attention = dot_product.attend.mathematics(q, k, v, term, sink, scale, visible, softcap, None)
     heads = _heads(attended, query, as_rows)  # (..., h, n, d_v), absorbed (..., h, n, r)
     output = affine_map(heads, w_value, None) if absorbed else heads  # (..., h, n, d_v) (latent.10)
-    cache = Cache(
-        query=query,
-        query_rotary=query_rotary,
-        latent=latent,
-        key_rotary=key_rotary,
-        w_key=w_key,
-        w_value=w_value,
-        bias=bias,
-        sink=sink,
-        absorbed=absorbed,
-        mask=mask,
-        scale=scale,
-        softcap=softcap,
-        weights=_heads(attention.weights, query, as_rows),
-        attention=attention,
-        heads=heads if absorbed else None,
-        output_shape=output.shape,
-    )
+    inputs = query, query_rotary, latent, key_rotary, w_key, w_value, bias, sink
+    intermediates = _heads(attention.weights, query, as_rows), attention, heads if absorbed else None, output.shape
+    cache = Cache._make((*inputs, absorbed, mask, scale, softcap, *intermediates))
     # What was made: what stands beside it in queries and keys could hide that it has left the range.
     made = (q[..., : cache.width],) if absorbed else (k[..., : cache.width], v)
     return output, cache, (*made, heads)
@@ -345,24 +338,22 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
     # forward was q = [queries, query_rotary], k = [keys, key_rotary]
     d_query, d_query_rotary = d_q[..., : cache.width], d_q[..., cache.width :]
-    d_keys, d_key_rotary = (
-        d_k[..., : cache.width],
-        d_k[..., cache.width :].sum(axis=-3),
-    )  # a sum over the heads (latent.15)
+    d_keys = d_k[..., : cache.width]
+    d_key_rotary = d_k[..., cache.width :].sum(axis=-3)  # (..., m, d_r), a sum over the heads (latent.15)
     intermediate = d_query, d_keys, d_v
     if cache.absorbed:
         # forward was queries = query @ w_key^T, and latents were keys and values
         d_query, d_w_key, _ = affine_gradients(d_query, query, transposed(w_key))  # (latent.25, latent.26)
         d_w_key = transposed(d_w_key)  # (h, r, d_n)
-        of_keys, of_values = d_keys, d_v  # (..., 1, m, r)
+        d_by_keys, d_by_values = d_keys, d_v  # (..., 1, m, r)
     else:
         # forward was keys = latents @ w_key, values = latents @ w_value
-        of_keys, d_w_key, _ = affine_gradients(d_keys, latents, w_key)  # (latent.16)
-        of_values, d_w_value, _ = affine_gradients(d_v, latents, w_value)  # (latent.17)
+        d_by_keys, d_w_key, _ = affine_gradients(d_keys, latents, w_key)  # (latent.16)
+        d_by_values, d_w_value, _ = affine_gradients(d_v, latents, w_value)  # (latent.17)
 
     # A latent is in both; each is summed over what it was broadcast along by itself.
-    of_keys, of_values = (sum_to(x.sum(axis=-3), cache.latent.shape) for x in (of_keys, of_values))
-    d_latent = of_keys + of_values  # (..., m, r) (latent.18, latent.27)
+    d_by_keys, d_by_values = (sum_to(x.sum(axis=-3), cache.latent.shape) for x in (d_by_keys, d_by_values))
+    d_latent = d_by_keys + d_by_values  # (..., m, r) (latent.18, latent.27)
 
     d_scores = _heads(d_scores, query, as_rows)  # (..., h, n, m)
     of_bias = OfBlock(of_attention.bias)  # (latent.19)
@@ -462,8 +453,4 @@ def scores_shape(arrays: Arrays) -> tuple[int, ...]:
             of = f"{key_rotary.shape[-1]} features but query_rotary has {query_rotary.shape[-1]}"
             raise ValueError(f"key_rotary has {of} {shapes}")
         leading |= {"query_rotary": query_rotary.shape[:-3], "key_rotary": key_rotary.shape[:-2]}
-    try:
-        return (*np.broadcast_shapes(*leading.values()), h, n, m)
-    except ValueError:
-        told = ", ".join(f"{name}: {axes}" for name, axes in leading.items())
-        raise ValueError(f"the leading axes of the arrays do not broadcast together ({told})") from None
+    return (*broadcast_axes(leading), h, n, m)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy.typing as npt
 
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_floating, broadcast_leading, check_vector, check_weight
+from attention_np._lib.arguments import as_floating, as_optional, broadcast_leading, check_vector, check_weight
 from attention_np._lib.arrays import Array, sum_to, transposed
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product
@@ -91,7 +91,7 @@ def forward(x: npt.ArrayLike, w: npt.ArrayLike, b: npt.ArrayLike | None = None) 
     [[1. 0.]
      [2. 0.]]
     """
-    x, w, b = as_floating("x", x), as_floating("w", w), None if b is None else as_floating("b", b)
+    x, w, b = as_floating("x", x), as_floating("w", w), as_optional("b", b)
     if x.ndim < 1:
         raise ValueError(f"x must have at least one axis, (..., n, features) or (features,) (x.shape={x.shape})")
     check_weight("w", w, "x", x, leading=True)

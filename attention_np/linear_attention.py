@@ -48,7 +48,15 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_attended, as_floating, as_integer, as_mask, as_scale, check_features
+from attention_np._lib.arguments import (
+    as_attended,
+    as_integer,
+    as_mask,
+    as_optional,
+    as_scale,
+    broadcast_axes,
+    check_features,
+)
 from attention_np._lib.arrays import Array, is_finite, precision, transposed, with_query_axis
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product, backward_times
@@ -57,17 +65,6 @@ from attention_np._linear_attention.tokens import Tokens, as_tokens, hidden_as_z
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
-VECTORIZED = (
-    "query",
-    "key",
-    "value",
-    "log_decay",
-    "beta",
-    "initial_state",
-    "probe",
-    "response",
-    "bonus",
-)  # may carry any leading axes: for gradcheck
 OP = passes.Op(queries="query", factors=("scale",))
 
 
@@ -83,6 +80,9 @@ class Gradients(NamedTuple):
     probe: Array | None = None
     response: Array | None = None
     bonus: Array | None = None
+
+
+VECTORIZED = Gradients._fields  # all may carry any leading axes: for gradcheck
 
 
 class Cache(NamedTuple):
@@ -235,35 +235,17 @@ def forward(
     [[0. 5.]]
     """
     query, key, value, _ = as_attended(query, key, value, None)
-    log_decay = None if log_decay is None else as_floating("log_decay", log_decay)
-    beta = None if beta is None else as_floating("beta", beta)
-    initial_state = None if initial_state is None else as_floating("initial_state", initial_state)
-    probe = None if probe is None else as_floating("probe", probe)
-    response = None if response is None else as_floating("response", response)
-    bonus = None if bonus is None else as_floating("bonus", bonus)
-    arrays = query, key, value, log_decay, beta, initial_state, probe, response, bonus
-    shape = tokens_shape(*arrays)
+    optional: dict[str, Any] = {"log_decay": log_decay, "beta": beta, "initial_state": initial_state}
+    optional |= {"probe": probe, "response": response, "bonus": bonus}
+    optional = {name: as_optional(name, x) for name, x in optional.items()}
+    shape = tokens_shape(query, key, value, *optional.values())
     if mask is not None:
         mask = as_mask(mask, shape, "the tokens")
         mask = np.broadcast_to(mask, (*mask.shape[:-1], shape[-1]))
-    compute = precision(*arrays).compute
-    scale = as_scale(scale, key.shape[-1], compute)
+    scale = as_scale(scale, key.shape[-1], precision(query, key, value, *optional.values()).compute)
     chunk_size = None if chunk_size is None else as_integer("chunk_size", chunk_size, least=1)
-    return attend(
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        beta=beta,
-        initial_state=initial_state,
-        probe=probe,
-        response=response,
-        bonus=bonus,
-        mask=mask,
-        scale=scale,
-        chunk_size=chunk_size,
-        leading=shape[:-1],
-    )
+    options: Any = {"mask": mask, "scale": scale, "chunk_size": chunk_size, "leading": shape[:-1]}
+    return attend(query=query, key=key, value=value, **optional, **options)
 
 
 @passes.forward
@@ -289,23 +271,8 @@ def attend(
     before = np.broadcast_to(before, shape)
     of_chunks = in_chunks(chunks.forward, chunk_size, tokens, before, scale)
     output, states, final_state = of_chunks or step_by_step(tokens, before, scale, chunk_size)
-    return output, Cache(
-        query=query,
-        key=key,
-        value=value,
-        log_decay=log_decay,
-        beta=beta,
-        initial_state=initial_state,
-        probe=probe,
-        response=response,
-        bonus=bonus,
-        mask=mask,
-        scale=scale,
-        chunk_size=chunk_size,
-        states=states,
-        final_state=final_state,
-        output_shape=output.shape,
-    )
+    inputs = query, key, value, log_decay, beta, initial_state, probe, response, bonus
+    return output, Cache(*inputs, mask, scale, chunk_size, states, final_state, output.shape)
 
 
 class Step(NamedTuple):
@@ -622,8 +589,4 @@ def tokens_shape(
             shapes = " or ".join(f"(..., {', '.join(map(str, end))})" for end in ends)
             raise ValueError(f"{name} must have the shape {shapes} ({name}.shape={array.shape})")
         leading[name] = array.shape[: -len(ends[0])]
-    try:
-        return (*np.broadcast_shapes(*leading.values()), n)
-    except ValueError:
-        listed = ", ".join(f"{name}: {axes}" for name, axes in leading.items())
-        raise ValueError(f"the leading axes of the arrays do not broadcast together ({listed})") from None
+    return (*broadcast_axes(leading), n)

@@ -304,22 +304,8 @@ def attend(
     combined = _combine(heads)  # (..., n, num_heads * d_v) (multi-head.11, multi-head.12)
     # (..., n, d_output) (multi-head.13, multi-head.14)
     output = affine_map(combined, parameters.w_output, parameters.b_output)
-    cache = Cache(
-        query=query,
-        key=key,
-        value=value,
-        parameters=parameters,
-        bias=bias,
-        num_heads=heads_of[0],
-        num_kv_heads=heads_of[1],
-        query_steps=query_steps,
-        key_steps=key_steps,
-        weights=attention.weights,
-        attention=attention,
-        combined=combined,
-        output_shape=output.shape,
-    )
-    return output, cache, (q, k, v, combined)
+    inputs, made = (query, key, value, parameters, bias), (attention.weights, attention, combined, output.shape)
+    return output, Cache._make((*inputs, *heads_of, query_steps, key_steps, *made)), (q, k, v, combined)
 
 
 def project(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from attention_np import softmax
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_floating, as_integer, broadcast_leading
+from attention_np._lib.arguments import as_floating, as_integer, as_optional, broadcast_leading
 from attention_np._lib.arrays import Array, sum_to
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
@@ -132,8 +132,7 @@ def forward(
      [1 1]]
     """
     x = as_floating("x", x)
-    gate = None if gate is None else as_floating("gate", gate)
-    b = None if b is None else as_floating("b", b)
+    gate, b = as_optional("gate", gate), as_optional("b", b)
     width = as_integer("width", width, least=1)
     stride = width if stride is None else as_integer("stride", stride, least=1)
     _check_shapes(x, gate, b, width)
@@ -154,14 +153,7 @@ def pool(x: Array, gate: Array | None, b: Array | None, width: int, stride: int)
         terms = _shown(weights * windows, weighing)  # (..., windows, width, d)
         output = terms.sum(axis=-2)  # (..., windows, d) (pooling.6)
     cache = Cache(
-        x=x,
-        gate=gate,
-        b=b,
-        width=width,
-        stride=stride,
-        weights=weights,
-        weighing=weighing,
-        output_shape=output.shape,
+        x=x, gate=gate, b=b, width=width, stride=stride, weights=weights, weighing=weighing, output_shape=output.shape
     )
     return output, cache, (output,)
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_array, as_floating, check_vector
+from attention_np._lib.arguments import as_array, as_floating, as_optional, broadcast_axes, check_vector
 from attention_np._lib.arrays import Array, as_result, precision
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
@@ -123,8 +123,7 @@ def forward(
     [[ 0. 10.  1.]]
     """
     x, w = as_floating("x", x), as_floating("w", w)
-    b = None if b is None else as_floating("b", b)
-    initial_state = None if initial_state is None else as_floating("initial_state", initial_state)
+    b, initial_state = as_optional("b", b), as_optional("initial_state", initial_state)
     if segments is not None:
         segments = as_array("segments", segments, "integers")
         if segments.dtype.kind not in "biu" and segments.size:
@@ -141,7 +140,7 @@ def convolve(
 ) -> tuple[Array, Cache, tuple[Array]]:
     """What :func:`forward` computes, of arguments that it has checked."""
     width, n = len(w), x.shape[-2]
-    leading = np.broadcast_shapes(*_leading_axes(x, initial_state, segments).values())
+    leading = _leading_axes(x, initial_state, segments)
     tokens = _with_past(x, initial_state, width, leading)  # (..., width - 1 + n, d) (short-conv.5)
     reach, kept = _in_reach(segments, initial_state is not None, width, n)
 
@@ -245,14 +244,14 @@ def jvp(
 double_backward = passes.second_derivative(convolve, backward)
 
 
-def _leading_axes(x: Array, initial_state: Array | None, segments: Array | None) -> dict[str, tuple[int, ...]]:
-    """Of each array that is there and may have some."""
+def _leading_axes(x: Array, initial_state: Array | None, segments: Array | None) -> tuple[int, ...]:
+    """Those of the tokens, the state before them and the segments, broadcast together."""
     leading = {"x": x.shape[:-2]}
     if initial_state is not None:
         leading["initial_state"] = initial_state.shape[:-2]
     if segments is not None:
         leading["segments"] = segments.shape[:-1]
-    return leading
+    return broadcast_axes(leading)
 
 
 def _check_shapes(x: Array, w: Array, b: Array | None, initial_state: Array | None, segments: Array | None) -> None:
@@ -271,9 +270,4 @@ def _check_shapes(x: Array, w: Array, b: Array | None, initial_state: Array | No
         raise ValueError(f"initial_state must have the shape {shape} (initial_state.shape={initial_state.shape})")
     if segments is not None and segments.shape[-1:] != (n,):
         raise ValueError(f"segments must have the shape (..., {n}) (segments.shape={segments.shape})")
-    leading = _leading_axes(x, initial_state, segments)
-    try:
-        np.broadcast_shapes(*leading.values())
-    except ValueError:
-        shapes = ", ".join(f"{name}: {axes}" for name, axes in leading.items())
-        raise ValueError(f"the leading axes of the arrays do not broadcast together ({shapes})") from None
+    _leading_axes(x, initial_state, segments)

@@ -222,7 +222,7 @@ def test_a_key_that_the_indexer_thinks_nothing_of_still_has_its_gradient() -> No
         (
             {"key": np.ones((2, M, D)), "weights": np.ones((3, H, N))},
             ValueError,
-            "the leading axes of query, key and weights do not broadcast together ",
+            "the leading axes of the arrays do not broadcast together ",
         ),
         ({"mask": np.ones((3, M), bool)}, ValueError, "mask must broadcast to the scores"),
         ({"mask": np.ones((H, N, M), bool)}, ValueError, "mask must broadcast to the scores"),

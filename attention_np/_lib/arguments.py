@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -104,6 +104,11 @@ def as_floating(name: str, array: npt.ArrayLike) -> Array:
     return result
 
 
+def as_optional(name: str, array: npt.ArrayLike | None) -> Array | None:
+    """As :func:`as_floating`; None stays None."""
+    return None if array is None else as_floating(name, array)
+
+
 def as_learned(name: str, array: Any) -> Array:
     """As :func:`as_floating`; what stands for an array is handed on, as its arrays have been through this."""
     return cast(Array, array) if isinstance(array, StandIn) else as_floating(name, array)
@@ -163,6 +168,15 @@ def broadcast_leading(**arrays: Array) -> tuple[int, ...]:
     except ValueError:
         shapes = ", ".join(f"{name}.shape={array.shape}" for name, array in arrays.items())
         raise ValueError(f"the leading axes of {' and '.join(arrays)} do not broadcast together ({shapes})") from None
+
+
+def broadcast_axes(leading: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """The leading axes of arrays, by their names, broadcast together."""
+    try:
+        return np.broadcast_shapes(*leading.values())
+    except ValueError:
+        listed = ", ".join(f"{name}: {axes}" for name, axes in leading.items())
+        raise ValueError(f"the leading axes of the arrays do not broadcast together ({listed})") from None
 
 
 def scores_shape(query: Array, key: Array, value: Array) -> tuple[int, ...]:
