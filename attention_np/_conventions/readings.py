@@ -69,20 +69,10 @@ class StepByStep(Analysis):
         super().__init__(form)
         self.roundings = roundings
 
-    def scores(
-        self,
-        query: Computed,
-        key: Computed,
-        scale: Computed,
-        bias: Computed | None,
-        visible: Array,
-        softcap: float | None = None,
-    ) -> Computed:
-        """Of all pairs."""
-        exactly = super().scores(query, key, scale, bias, visible, softcap)
-        products = super().scores(query, key, scale, None, visible)
+    def rounded_scores(self, scores: Computed, products: Computed, bias: Computed | None) -> Computed:
+        """To the dtype, step by step."""
         sizes = products.size if bias is None else products.size + np.where(np.isfinite(bias.value), bias.size, 0)
-        return Computed(exactly.value, exactly.error + self.roundings * self.u * sizes)
+        return Computed(scores.value, scores.error + self.roundings * self.u * sizes)
 
 
 def answers(

@@ -288,15 +288,25 @@ class Analysis:
     ) -> Computed:
         """Of all pairs."""
         del visible
+        query, key = self.rounded_operand(query), self.rounded_operand(key)
         products = self.product(query, key.swapaxes(-1, -2), query.shape[-1] + SCALING)
-        scores = Computed(products.value * scale.value, np.abs(products.error * scale.value))
+        scores = scaled = Computed(products.value * scale.value, np.abs(products.error * scale.value))
         if softcap is not None:
             scores = self.times(self.tanh(self.over(scores, softcap)), self.number(softcap))
-        if bias is None:
-            return scores
-        size = np.abs(np.where(np.isfinite(bias.value), bias.value, 0))
-        error = scores.error + bias.error
-        return Computed(scores.value + bias.value, error + self.gamma(2) * (scores.size + size + bias.error))
+        if bias is not None:
+            size = np.abs(np.where(np.isfinite(bias.value), bias.value, 0))
+            error = scores.error + bias.error
+            scores = Computed(scores.value + bias.value, error + self.gamma(2) * (scores.size + size + bias.error))
+        return self.rounded_scores(scores, scaled, bias)
+
+    def rounded_operand(self, x: Computed) -> Computed:
+        """A query or a key of scores: as it is, but for kernels that round it."""
+        return x
+
+    def rounded_scores(self, scores: Computed, products: Computed, bias: Computed | None) -> Computed:
+        """Scores, of scaled products and a bias: as they are, but for kernels that round them."""
+        del products, bias
+        return scores
 
     def softmax(self, scores: Computed, visible: Array, d_output: Computed) -> tuple[Computed, Computed, Computed]:
         """The weights of each row, its log-sum-exp, and the gradient of the scores."""

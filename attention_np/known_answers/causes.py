@@ -148,33 +148,20 @@ class RoundedScores(Analysis):
 
     bits = 11
 
-    def scores(
-        self,
-        query: Computed,
-        key: Computed,
-        scale: Computed,
-        bias: Computed | None,
-        visible: Array,
-        softcap: float | None = None,
-    ) -> Computed:
-        """Of all pairs."""
-        return shorter(super().scores(query, key, scale, bias, visible, softcap), self.bits)
+    def rounded_scores(self, scores: Computed, products: Computed, bias: Computed | None) -> Computed:
+        """To these bits."""
+        del products, bias
+        return shorter(scores, self.bits)
 
 
-class RoundedOperands(RoundedScores):
+class RoundedOperands(Analysis):
     """Scores of queries and keys that are rounded to so many bits."""
 
-    def scores(
-        self,
-        query: Computed,
-        key: Computed,
-        scale: Computed,
-        bias: Computed | None,
-        visible: Array,
-        softcap: float | None = None,
-    ) -> Computed:
-        """Of all pairs."""
-        return Analysis.scores(self, shorter(query, self.bits), shorter(key, self.bits), scale, bias, visible, softcap)
+    bits = 11
+
+    def rounded_operand(self, x: Computed) -> Computed:
+        """To these bits."""
+        return shorter(x, self.bits)
 
 
 class RoundedProducts(Analysis):
@@ -209,7 +196,7 @@ class RoundedWeights(Analysis):
         return exactly._replace(forward=forward, backward=backward)
 
 
-ROUNDED: dict[str, type[RoundedScores | RoundedProducts | RoundedWeights | RoundedBetween]] = {
+ROUNDED: dict[str, type[RoundedScores | RoundedOperands | RoundedProducts | RoundedWeights | RoundedBetween]] = {
     "its scores are rounded to": RoundedScores,
     "its scores are of queries and keys rounded to": RoundedOperands,
     "its products of matrices are of numbers rounded to": RoundedProducts,
