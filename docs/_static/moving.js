@@ -8,13 +8,13 @@
   const SCORES = [0, 2, 1, 0]; // those of the course
 
   const CHINESE = {
-    "a figure that moves": "会动的图", "a token:": "记号：", "action": "动作", "and divided:": "除以之后：", "animal": "动物",
+    "a figure that moves": "会动的图", "a token:": "词元：", "action": "动作", "and divided:": "除以之后：", "animal": "动物",
     "begin again": "重新开始", "beta: how much is corrected": "beta：改正多少", "both one step on": "两者都走一步",
-    "decay: what is left at each token": "衰减：每个记号之后还剩多少", "direction of the query, degrees": "查询的方向（度）",
+    "decay: what is left at each token": "衰减：每个词元之后还剩多少", "direction of the query, degrees": "查询的方向（度）",
     "feature 1": "特征 1", "feature 2": "特征 2", "features d =": "特征数 d =", "features, as a power of two": "特征数（2 的幂）",
     "gradient of the scores": "分数的梯度", "its length": "它的长度", "kept": "留下的", "looks at": "看", "slopes of the weights": "权重的斜率", "key": "键",
     "keys that its query looks at:": "它的查询看到的键：", "largest slope w (1 - w), not divided:": "最大的斜率 w (1 - w)，不除：",
-    "mean cost r =": "平均代价 r =", "next token": "下一个记号", "next word": "下一个词", "no token yet": "还没有记号",
+    "mean cost r =": "平均代价 r =", "next token": "下一个词元", "next word": "下一个词", "no token yet": "还没有词元",
     "output": "输出", "position of the key": "键的位置", "position of the query": "查询的位置", "positions apart:": "相隔：",
     "query": "查询", "read with the first key": "用第一个键读出", "rows projected so far, with the cache:": "到此投影的行数，有缓存：",
     "score of": "分数：", "score of this pair =": "这一对的分数 =", "slope of all weights by the score of": "所有权重对这个分数的斜率：",

@@ -7,7 +7,7 @@
   const WEIGHT = { heading: 6, path: 3, text: 1 };
   const TAG = /^\(?([a-z][a-z0-9]*(?:-[a-z0-9]+)*\.[1-9][0-9]*)\)?$/;
   const TAGS = /\b[a-z][a-z0-9-]*\.[1-9][0-9]*\b/g;
-  const SOURCES = /^(References|Sources)$/; // whose titles of papers hold every word
+  const SOURCES = /^(References|Sources|文献)$/; // whose titles of papers hold every word
   const FORMULA = /(\\[([].*?\\[)\]])/s;
 
   const ignored = new Set(stopwords);
@@ -19,10 +19,11 @@
     return stems.get(word);
   }
 
-  // Words in lower case, without the tags of equations; a Chinese character is a word.
+  // Words in lower case, without the tags of equations; a Chinese character is a word, and so are two side by side.
   function words(text) {
     const plain = text.toLowerCase().replace(TAGS, " ").replaceAll("log-sum-exp", "logsumexp");
-    return plain.match(/\p{Script=Han}|(?:(?!\p{Script=Han})[\p{L}\p{N}])+/gu) ?? [];
+    const alone = plain.match(/\p{Script=Han}|(?:(?!\p{Script=Han})[\p{L}\p{N}])+/gu) ?? [];
+    return [...alone, ...[...plain.matchAll(/(?=(\p{Script=Han}{2}))/gu)].map(([, pair]) => pair)];
   }
 
   // What a query can ask for: neither the smallest words nor the names of indices.
@@ -106,7 +107,7 @@
           most = value;
           best = sentence;
           for (let next = place + 1; next < sentences.length && best.length < EXCERPT; next++) {
-            best += `${best.endsWith("。") ? "" : " "}${sentences[next]}`;
+            best += `${/[。？！]$/.test(best) ? "" : " "}${sentences[next]}`;
           }
         }
       });
@@ -117,7 +118,7 @@
   function inSentences(text) {
     const sentences = [""];
     text.split(FORMULA).forEach((piece, place) => {
-      const [first, ...others] = place % 2 ? [piece] : piece.split(/(?<=[^\sA-Z][.?!])\s+(?=\S)|(?<=。)/);
+      const [first, ...others] = place % 2 ? [piece] : piece.split(/(?<=[^\sA-Z][.?!])\s+(?=\S)|(?<=[。？！])/);
       sentences[sentences.length - 1] += first;
       sentences.push(...others);
     });
@@ -190,7 +191,8 @@
   const inEnglish = places
     ? `${places === 1 ? "One place for" : summary} “${query}”`
     : `Nothing was found for “${query}”.`;
-  const inChinese = places > MOST ? `最符合“${query}”的 ${MOST} 处` : `“${query}”：${places} 处`;
+  const foundInChinese = places > MOST ? `最符合“${query}”的 ${MOST} 处` : `“${query}”：${places} 处`;
+  const inChinese = places ? foundInChinese : `没有找到“${query}”。`;
   document.querySelector("#search-summary").textContent = /\p{Script=Han}/u.test(query) ? inChinese : inEnglish;
   list.append(...found.entries.slice(0, MOST).map((entry) => result(entry, found.wanted)));
 })();
