@@ -254,7 +254,7 @@ def weights_of_scores(
         if weights_by is not None:
             scores = weights_by.in_range(clipped_scores(*of_products), scores, tops)
     if weights_by is not None:
-        return weightings.weigh.mathematics(scores, mask, weights_by)[1], scores, uncapped, mask, tops
+        return weightings.weights_and_cache.mathematics(scores, mask, weights_by)[1], scores, uncapped, mask, tops
     if sink is None:
         return softmax.normalised(scores, mask=mask), scores, uncapped, mask, tops
     with_sink = softmax.normalised(rows.of_scores_and_sink(scores, sink, mask, tops))

@@ -149,7 +149,7 @@ def pool(x: Array, gate: Array | None, b: Array | None, width: int, stride: int)
     else:
         scores = windows_of(gate, width, stride)  # (..., windows, width, d) (pooling.4)
         scores = scores if b is None else sum_in_range(scores, b, axis=-2)  # (pooling.4)
-        weights, weighing = softmax.weigh(scores, None, axis=-2)  # (..., windows, width, d) (pooling.5)
+        weights, weighing = softmax.weights_and_cache(scores, None, axis=-2)  # (..., windows, width, d) (pooling.5)
         terms = _shown(weights * windows, weighing)  # (..., windows, width, d)
         output = terms.sum(axis=-2)  # (..., windows, d) (pooling.6)
     cache = Cache(

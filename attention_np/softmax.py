@@ -40,11 +40,11 @@ class Gradients(NamedTuple):
 class Cache(NamedTuple):
     """What :func:`forward` leaves for :func:`backward`, :func:`jvp` and the reader."""
 
-    scores: Array  # (..., n)
-    mask: Array | None  # broadcasts to (..., n)
+    scores: Array  # (..., m)
+    mask: Array | None  # broadcasts to (..., m)
     axis: int
     logsumexp: Array  # (..., 1)
-    weights: Array  # (..., n), in the dtype computed in
+    weights: Array  # (..., m), in the dtype computed in
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def forward(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None
 
     Parameters
     ----------
-    scores : array_like of float, (..., n)
+    scores : array_like of float, (..., m)
         Any range: the largest score of each row is subtracted first.
     axis : int, optional
         The axis along which the weights sum to one, by default the last.
@@ -66,7 +66,7 @@ def forward(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None
 
     Returns
     -------
-    weights : ndarray, (..., n)
+    weights : ndarray, (..., m)
         Non-negative; each row sums to one, or is zero if no score of it takes part.
     cache : Cache
         For :func:`backward` and :func:`jvp`. Refers to `scores`, without a copy; its weights are its own.
@@ -120,26 +120,26 @@ def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cach
     """What :func:`forward` leaves, for ops: arguments are not checked, and the weights are not copied."""
     if isinstance(scores, Dual):
         of_values = normalised(scores.value, axis, mask)
-        weights = dual(of_values.weights, times_jacobian(scores.velocity, of_values))  # (..., n) (softmax.37)
+        weights = dual(of_values.weights, times_jacobian(scores.velocity, of_values))  # (..., m) (softmax.37)
         logsumexp = dual(of_values.logsumexp, logsumexp_tangent(scores.velocity, of_values))  # (..., 1) (softmax.15)
         return of_values._replace(scores=scores, logsumexp=logsumexp, weights=weights)
     computed = scores.astype(computed_in(scores.dtype), copy=False)
-    # (..., n) (softmax.61)
+    # (..., m) (softmax.61)
     visible = computed if mask is None else np.where(mask, computed, -np.inf)
     largest = visible.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)
     has_limits = not is_finite(largest)
     visible, shift = rows.limits(visible, largest) if has_limits else (visible, largest)
 
-    exponentials = np.exp(visible - shift)  # (..., n) (softmax.7)
+    exponentials = np.exp(visible - shift)  # (..., m) (softmax.7)
     total = exponentials.sum(axis=axis, keepdims=True)  # (..., 1)
-    weights = exponentials / total  # (..., n) (softmax.9)
+    weights = exponentials / total  # (..., m) (softmax.9)
     if has_limits:  # no weight where none takes part, though 0/0 and 0/nan are nan
         weights = np.where(visible.real == -np.inf, 0, weights)
     logsumexp = largest + np.log(total)  # (..., 1) (softmax.12)
     return Cache(scores=scores, mask=mask, axis=axis % scores.ndim, logsumexp=logsumexp, weights=weights)
 
 
-def weigh(scores: Array, mask: Array | None, axis: int) -> tuple[Array, Cache]:
+def weights_and_cache(scores: Array, mask: Array | None, axis: int) -> tuple[Array, Cache]:
     """The weights, and what is left of them, of arguments that have been checked."""
     cache = normalised(scores, axis, mask)
     return cache.weights, cache
@@ -151,13 +151,13 @@ def backward(d_weights: Tangent, cache: Cache) -> Gradients:
 
     It is zero wherever a score does not take part, and in every row whose `d_weights` is zero.
     """
-    return Gradients(scores=times_jacobian(d_weights, cache))  # (..., n)
+    return Gradients(scores=times_jacobian(d_weights, cache))  # (..., m)
 
 
 @passes.jvp
 def jvp(cache: Cache, *, scores: Tangent = None) -> Array:
     """Forward mode: the tangent of the weights. The Jacobian is symmetric, so this is `backward` again."""
-    return times_jacobian(scores, cache)  # (..., n)
+    return times_jacobian(scores, cache)  # (..., m)
 
 
 def times_jacobian(vector: Array, cache: Cache) -> Array:
@@ -177,13 +177,13 @@ def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = 
     With `shift`, the entry at the heaviest weight is taken from its row first, which changes nothing but the rounding.
     """
     taken = rows.entry_at(rows.heaviest(weights, axis), vector, axis) if shift else 0
-    above = vector - taken  # (..., n) (softmax.72)
+    above = vector - taken  # (..., m) (softmax.72)
     mean = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
-    deviation: Array = weights * (above - mean)  # (..., n) (softmax.23, softmax.32, softmax.37)
+    deviation: Array = weights * (above - mean)  # (..., m) (softmax.23, softmax.32, softmax.37)
     return deviation
 
 
-double_backward = passes.second_derivative(weigh, backward)
+double_backward = passes.second_derivative(weights_and_cache, backward)
 
 
 def backward_tangent(
@@ -199,7 +199,7 @@ def backward_tangent(
     weights, axis = cache.weights, cache.axis
     place = rows.heaviest(weights, axis)
     above, tangent_above = (rows.above_mean(x, weights, axis, place) for x in (d_weights, scores_tangent))
-    product = above * tangent_above  # (..., n) (softmax.85)
+    product = above * tangent_above  # (..., m) (softmax.85)
     if d_weights_tangent is not None:
         product = product + d_weights_tangent  # (softmax.86)
     curved = rows.above_mean(product, weights, axis, place)
@@ -219,16 +219,16 @@ def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, s
     place = rows.heaviest(weights, axis) if shift else None
 
     def above_mean(vector: Array) -> Array:
-        above = vector - (0 if place is None else rows.entry_at(place, vector, axis))  # (..., n)
+        above = vector - (0 if place is None else rows.entry_at(place, vector, axis))  # (..., m)
         mean: Array = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1)
         return above - mean
 
-    return deviation_from_mean(above_mean(one) * above_mean(other), weights, axis, shift)  # (..., n)
+    return deviation_from_mean(above_mean(one) * above_mean(other), weights, axis, shift)  # (..., m)
 
 
 def logsumexp_tangent(scores_tangent: Array, cache: Cache) -> Array:
     """The tangent of the log-sum-exp of each row, from that of its scores. For ops."""
-    terms = np.where(rows.depends(cache), cache.weights * scores_tangent, 0)  # (..., n)
+    terms = np.where(rows.depends(cache), cache.weights * scores_tangent, 0)  # (..., m)
     total: Array = terms.sum(axis=cache.axis, keepdims=True)  # (..., 1) (softmax.15)
     return total
 
@@ -241,7 +241,7 @@ def backward_tangent_with_logsumexp(
     if d_logsumexp is None:
         return d_scores, d_scores_tangent, weights_tangent
     d_rows = np.where(rows.depends(cache), d_logsumexp, 0)  # its slope is the weights (softmax.15)
-    d_scores = d_scores + backward_times(d_rows, cache.weights)  # (..., n)
+    d_scores = d_scores + backward_times(d_rows, cache.weights)  # (..., m)
     return d_scores, d_scores_tangent + backward_times(d_rows, weights_tangent), weights_tangent
 
 
@@ -255,7 +255,7 @@ def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | Non
 
     Returns
     -------
-    ndarray, (..., n, n)
+    ndarray, (..., m, m)
         Entry (i, j) is the derivative of weight i with respect to score j. The axis of the softmax comes last, twice;
         the other axes keep their order.
 
@@ -266,7 +266,7 @@ def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | Non
 
     Notes
     -----
-    :math:`\frac{\partial A_{ij}}{\partial S_{il}} = A_{ij} (\delta_{jl} - A_{il})`. It takes n times the memory of
+    :math:`\frac{\partial A_{ij}}{\partial S_{il}} = A_{ij} (\delta_{jl} - A_{il})`. It takes m times the memory of
     :func:`backward`, and is meant for reading and for checking.
 
     Examples
@@ -278,13 +278,13 @@ def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | Non
      [-0.25  0.25]]
     """
     cache = _checked(scores, axis, mask)
-    weights = np.moveaxis(cache.weights, cache.axis, -1)  # (..., n)
+    weights = np.moveaxis(cache.weights, cache.axis, -1)  # (..., m)
     with quiet():
         eye = np.eye(weights.shape[-1], dtype=weights.dtype)
-        products = weights[..., :, None] * weights[..., None, :] * (1 - eye)  # (..., n, n) (softmax.17)
+        products = weights[..., :, None] * weights[..., None, :] * (1 - eye)  # (..., m, m) (softmax.17)
         # As 1 - a is the sum of the other weights, a (1 - a) is a row sum, exact even where a is nearly 1 (softmax.16).
         diagonal = products.sum(axis=-1)[..., None] * eye  # (softmax.24)
-        matrix = diagonal - products  # (..., n, n) (softmax.21)
+        matrix = diagonal - products  # (..., m, m) (softmax.21)
         if not np.isfinite(cache.logsumexp).all():
             moves = np.moveaxis(rows.depends(cache), cache.axis, -1)
             matrix = np.where(moves[..., :, None] & moves[..., None, :], matrix, 0)

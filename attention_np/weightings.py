@@ -96,7 +96,7 @@ class Breaks(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Weighting:
-    """How scores become weights, row by row. Of those below; a subclass defines `weigh`, `gradient` and `tangent`."""
+    """How scores become weights, row by row. A subclass defines `weights_and_parts`, `gradient` and `tangent`."""
 
     name: ClassVar[str]
     sums_to_one: ClassVar[bool] = False  # the weights of a row, which a number added to all its scores does not change
@@ -130,7 +130,7 @@ class Weighting:
         del less_largest, tops
         return scores
 
-    def weigh(self, scores: Array, visible: Array) -> tuple[Array, Any]:
+    def weights_and_parts(self, scores: Array, visible: Array) -> tuple[Array, Any]:
         """Weights, (..., m), and the parts of a cache, of scores that are zero where they are not `visible`."""
         raise NotImplementedError
 
@@ -187,7 +187,7 @@ def forward(
         raise ValueError(f"scores must have at least one axis, (..., m) (scores.shape={scores.shape})")
     weights_by = entmax() if weights_by is None else weights_by
     check(weights_by)
-    weights, cache = weigh(
+    weights, cache = weights_and_cache(
         scores=scores, mask=None if mask is None else as_mask(mask, scores.shape), weights_by=weights_by
     )
     return (weights.copy() if weights is cache.weights else weights), cache
@@ -204,12 +204,12 @@ def check(weights_by: Any, sink: Array | None = None) -> None:
 
 
 @passes.forward
-def weigh(scores: Array, mask: Array | None, weights_by: Weighting) -> tuple[Array, Cache]:
+def weights_and_cache(scores: Array, mask: Array | None, weights_by: Weighting) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
     visible = scores.real != -np.inf
     visible = visible if mask is None else visible & mask  # (..., m)
     shown = np.where(visible, scores, 0)
-    weights, parts = weights_by.weigh(shown, visible) if scores.size else (shown, None)
+    weights, parts = weights_by.weights_and_parts(shown, visible) if scores.size else (shown, None)
     return weights, Cache(
         scores=scores,
         mask=mask,
@@ -239,7 +239,7 @@ def jvp(cache: Cache, *, scores: Tangent = None) -> tuple[Array, tuple[Array, ..
     return d_weights, (d_weights,)
 
 
-double_backward = passes.second_derivative(weigh, backward)
+double_backward = passes.second_derivative(weights_and_cache, backward)
 
 
 def scores_gradient(d_weights: Array, cache: Cache) -> Array:
@@ -255,12 +255,9 @@ def weights_tangent(d_scores: Array, cache: Cache) -> Array:
 def backward_tangent(
     d_weights: Array, d_weights_tangent: Array, d_scores: Array, cache: Cache
 ) -> tuple[Array, Array, Array]:
-    """The gradient of the scores, its tangent, and that of the weights, along those of `d_weights` and of the scores.
-
-    For ops.
-    """
-    weights, of_scores = weigh.mathematics(dual(cache.scores, d_scores), cache.mask, cache.weights_by)
-    d_scores_dual: Any = scores_gradient(dual(d_weights, d_weights_tangent), of_scores)
+    """The gradient of the scores, its tangent, and that of the weights, from those of `d_weights` and of the scores."""
+    weights, dual_cache = weights_and_cache.mathematics(dual(cache.scores, d_scores), cache.mask, cache.weights_by)
+    d_scores_dual: Any = scores_gradient(dual(d_weights, d_weights_tangent), dual_cache)
     return d_scores_dual.value, d_scores_dual.velocity, weights.velocity
 
 
@@ -285,7 +282,7 @@ class _OfEach(Weighting):
         """The weights of scores that all take part, and their slopes, (..., m) each."""
         return KINDS[self.name](scores)  # (weightings.32, weightings.33)
 
-    def weigh(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
+    def weights_and_parts(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
         weights, slopes = self.of_each(scores)
         return np.where(visible, weights, 0), Slopes(slopes, shares=None)
 
@@ -337,9 +334,9 @@ def _times_jacobian(vector: Array, parts: Slopes) -> Array:
 class _Sparsemax(_WithThreshold):
     name = "sparsemax"
 
-    def weigh(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
+    def weights_and_parts(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
         if isinstance(scores, Dual):
-            weights, parts = self.weigh(scores.value, visible)
+            weights, parts = self.weights_and_parts(scores.value, visible)
             return dual(weights, _times_jacobian(scores.velocity, parts)), parts  # which are constants (weightings.12)
         top = _Top(scores, visible)
         gaps = np.where(visible, scores - top.largest, -np.inf)  # (..., m)
@@ -355,7 +352,7 @@ class _Entmax(_WithThreshold):
     name = "entmax"
     alpha: float
 
-    def weigh(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
+    def weights_and_parts(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
         value = scores.value if isinstance(scores, Dual) else scores
         # What fits the dtype times any logarithm of a weight: more tells no scores apart but near the smallest numbers.
         limits = np.finfo(value.dtype)
@@ -413,7 +410,7 @@ class _Softpick(Weighting):
         far = np.finfo(less_largest.dtype).maxexp  # from where on the one that is taken from an exponential is nothing
         return np.where(tops == np.inf, less_largest + far, scores)
 
-    def weigh(self, scores: Array, visible: Array) -> tuple[Array, Picks]:
+    def weights_and_parts(self, scores: Array, visible: Array) -> tuple[Array, Picks]:
         top = _Top(scores, visible)
         scores = np.where(top.at_limit, 0, scores)
         shift = np.maximum(np.where(top.at_limit, 0, top.largest), 0)  # (..., 1)
@@ -453,11 +450,11 @@ class _Softpick(Weighting):
 class _StickBreaking(Weighting):
     name = "stick_breaking"
 
-    def weigh(self, scores: Array, visible: Array) -> tuple[Array, Breaks]:
+    def weights_and_parts(self, scores: Array, visible: Array) -> tuple[Array, Breaks]:
         taken, left = sigmoids(scores)  # (..., m) (weightings.44)
         parts = Breaks(np.where(visible, taken, 0), np.where(visible, left, 1))
         if isinstance(scores, Dual):
-            weights, at_rest = self.weigh(scores.value, visible)
+            weights, at_rest = self.weights_and_parts(scores.value, visible)
             return dual(weights, _tangent_of_breaks(scores.velocity, weights, at_rest)), parts
         rest = _exclusive(np.cumprod, parts.left[..., ::-1], 1)[..., ::-1]  # what is left for a key by those behind it
         return parts.taken * rest, parts  # (..., m) (weightings.45)

@@ -37,7 +37,7 @@ def above_mean(vector: Array, weights: Array, axis: int, place: tuple[Array, Arr
 
     The mean is a product of rows, which needs no memory for its terms, and rounds a little more.
     """
-    above: Array = vector - entry_at(place, vector, axis)  # (..., n) (softmax.72)
+    above: Array = vector - entry_at(place, vector, axis)  # (..., m) (softmax.72)
     if axis == above.ndim - 1:
         above -= (weights[..., None, :] @ above[..., None])[..., 0]  # in place: fresh memory takes longer
     else:
@@ -70,7 +70,7 @@ def where_weights_depend(formula: Callable[..., Array], cache: Any, *vectors: Ar
     result = formula(*vectors, weights, axis)
     if is_finite(result) and is_finite(cache.logsumexp):
         return result
-    moves = depends(cache)  # (..., n)
+    moves = depends(cache)  # (..., m)
     if is_finite(result) and not at_limit(cache).any():
         return np.where(moves, result, 0)  # rows with nothing to attend to: zero, which weights made of either sign
     for vector in vectors:
@@ -89,7 +89,7 @@ def where_weights_depend(formula: Callable[..., Array], cache: Any, *vectors: Ar
 
 def depends(cache: Any) -> Array:
     """Where a weight depends on the scores: they take part, and their row is not at a limit."""
-    entries: Array = (cache.scores.real != -np.inf) & ~at_limit(cache)  # (..., n)
+    entries: Array = (cache.scores.real != -np.inf) & ~at_limit(cache)  # (..., m)
     return entries if cache.mask is None else entries & cache.mask
 
 
