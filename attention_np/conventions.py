@@ -194,7 +194,7 @@ class _Interview:
         """What was found of all axes."""
         if self._plain():
             for ask in (
-                self._scale, self._given_scale, self._heads, self._mask, self._causal, self._window, self._bias,
+                self._scale, self._scale_option, self._heads, self._mask, self._causal, self._window, self._bias,
                 self._softcap, self._sink, self._logsumexp, self._empty_row, self._dropout,
             ):  # fmt: skip
                 ask()
@@ -209,23 +209,23 @@ class _Interview:
         for dtype in TRIED:
             self.kernel.dtype = dtype
             try:
-                found = self.kernel((raw, {}), output_alone=True)
+                observed = self.kernel((raw, {}), output_alone=True)
                 break
             except RefusedError as error:
                 refusal = refusal or error
         else:
             raise ValueError(f"attention does not take arrays (2, 4, 8, 16) of {', '.join(TRIED)}: {refusal}")
-        formats = {name: form for name, form in FORMS.items() if holds_all(form, found["output"])} or FORMS
+        formats = {name: form for name, form in FORMS.items() if holds_all(form, observed["output"])} or FORMS
         for most in (SURE, 1):
             for name, form in formats.items():
                 for layout in AXES["layout"]:
-                    call, answer = _as_layout(raw, found, layout)
+                    call, answer = _as_layout(raw, observed, layout)
                     for keys in AXES["keys"]:
                         choice = chosen("scale", {"keys": keys}, [(call, answer)], form, most=most)
                         if choice.value is not None:
                             return self._stands_on(name, form, layout, keys, choice.value, call)
         for layout in AXES["layout"]:
-            call, answer = _as_layout(raw, found, layout)
+            call, answer = _as_layout(raw, observed, layout)
             scale = _scale_of(call, answer)
             for name, form in formats.items():
                 predicted = answers({"scale": str(scale)}, *call, StepByStep(form))
@@ -255,7 +255,7 @@ class _Interview:
         if self.reading["scale"] == "1/sqrt(d_k)":
             self._ask("scale", [(operands(d_v=8, seed=2), {})], values=("1/sqrt(d_k)", "1/sqrt(d_v)"), known=True)
 
-    def _given_scale(self) -> None:
+    def _scale_option(self) -> None:
         self._ask("given scale", [(operands(seed=3), {"scale": 0.75})])
 
     def _heads(self) -> None:
@@ -266,8 +266,8 @@ class _Interview:
         self._ask("mask", [(inputs | {"mask": _mask_of(8, 8)}, {})])
 
     def _causal(self) -> None:
-        square, wide = operands(seed=6), operands(n=4, seed=7)
-        if self._ask("causal", [(square, {"is_causal": True}), (wide, {"is_causal": True})]):
+        square, oblong = operands(seed=6), operands(n=4, seed=7)
+        if self._ask("causal", [(square, {"is_causal": True}), (oblong, {"is_causal": True})]):
             return
         if self._ask("causal", [(square, {"is_causal": True})]) and self.values["causal"] == "top-left":
             del self.values["causal"]
@@ -310,15 +310,15 @@ class _Interview:
         self._ask("sink", [(inputs, {})])
 
     def _logsumexp(self) -> None:
-        asked = list(self.plain)
-        if "logsumexp" not in asked[0][1]:
+        observations = list(self.plain)
+        if "logsumexp" not in observations[0][1]:
             self.notes["logsumexp"] = "it returns the output alone"
             return
         values: Sequence[str] = ("natural", "base 2")
         if self._knows("sink", "ignored"):
             call: Call = (operands(seed=13) | {"sink": np.array([1.0, 2.0, -1.0, 1.5])}, {})
-            asked, values = [*asked, (call, self.kernel(call))], AXES["logsumexp"]
-        self._decide("logsumexp", asked, ("logsumexp",), values)
+            observations, values = [*observations, (call, self.kernel(call))], AXES["logsumexp"]
+        self._decide("logsumexp", observations, ("logsumexp",), values)
 
     def _empty_row(self) -> None:
         inputs = operands(seed=14)
@@ -375,35 +375,45 @@ class _Interview:
             self.notes[axis] = f"not asked: what it does with {' and '.join(unknown)} is none of what is known"
             return False
         try:
-            asked = [(call, self.kernel(call)) for call in calls]
+            observations = [(call, self.kernel(call)) for call in calls]
         except RefusedError as error:
             if not known:
                 self.notes[axis] = f"not asked: it raised {error}"
             return False
         self.notes.pop(axis, None)
-        self._decide(axis, asked, ("output",), values)
+        self._decide(axis, observations, ("output",), values)
         return True
 
     def _decide(
-        self, axis: str, asked: Sequence[tuple[Call, Answers]], names: Sequence[str], values: Sequence[str] | None
+        self,
+        axis: str,
+        observations: Sequence[tuple[Call, Answers]],
+        names: Sequence[str],
+        values: Sequence[str] | None,
     ) -> None:
-        choice = chosen(axis, self.reading, asked, self.form, names, values)
+        choice = chosen(axis, self.reading, observations, self.form, names, values)
         if choice.value is None:
             self.values[axis] = NONE_OF_THESE
             self.reading.pop(axis, None)
             return
         self.values[axis] = self.reading[axis] = choice.value
         if names == ("output",):
-            self._backward(axis, asked)
+            self._backward(axis, observations)
 
-    def _backward(self, axis: str, asked: Sequence[tuple[Call, Answers]]) -> None:
+    def _backward(self, axis: str, observations: Sequence[tuple[Call, Answers]]) -> None:
         """Whether the gradients follow the same alternative as the output does; which else, if they do not."""
-        names = [f"d_{name}" for name in GRADIENTS if all(f"d_{name}" in found for _, found in asked)]
+        names = [f"d_{name}" for name in GRADIENTS if all(f"d_{name}" in observed for _, observed in observations)]
         if not names or (axis == "empty row" and self.values[axis] != "zero"):
             return
         rules = StepByStep(self.form)
-        if max(distance(found, answers(self.reading, *call, rules), self.form, names) for call, found in asked) > 1:
-            choice = chosen(axis, self.reading, asked, self.form, names)
+        if (
+            max(
+                distance(observed, answers(self.reading, *call, rules), self.form, names)
+                for call, observed in observations
+            )
+            > 1
+        ):
+            choice = chosen(axis, self.reading, observations, self.form, names)
             self.values[f"{axis}, backward"] = choice.value or NONE_OF_THESE
 
 
@@ -413,13 +423,13 @@ OF_OPTION = {  # the axis that says how each is read
 }  # fmt: skip
 
 
-def _as_layout(raw: dict[str, Array], found: Answers, layout: str) -> tuple[Call, Answers]:
+def _as_layout(raw: dict[str, Array], observed: Answers, layout: str) -> tuple[Call, Answers]:
     """A call with `raw`, and its answers, as one who has this layout understands them."""
     from attention_np._conventions.asking import PERMUTED
 
     back = tuple(np.argsort(PERMUTED[layout]))
     inputs = {name: x.transpose(back) for name, x in raw.items()}
-    return (inputs, {}), {"output": found["output"].transpose(back)}
+    return (inputs, {}), {"output": observed["output"].transpose(back)}
 
 
 def _mask_of(n: int, m: int) -> Array:
@@ -434,12 +444,12 @@ def _bias_of(n: int, m: int) -> Array:
     return np.random.default_rng(1).integers(-4, 5, (2, 4, n, m)) / 2
 
 
-def _scale_of(call: Call, found: Answers) -> float:
+def _scale_of(call: Call, observed: Answers) -> float:
     """The number by which products of queries and keys are multiplied, as far as one explains the output."""
     form = next(iter(FORMS.values()))
 
     def far(scale: float) -> float:
-        return distance(found, answers({"scale": str(scale)}, *call, StepByStep(form)), form, ("output",))
+        return distance(observed, answers({"scale": str(scale)}, *call, StepByStep(form)), form, ("output",))
 
     scales = np.geomspace(1e-3, 8, 60)
     best = float(min(scales, key=lambda scale: far(float(scale))))

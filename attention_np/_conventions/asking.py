@@ -41,27 +41,27 @@ class Kernel:
         inputs, options = call
         axes = PERMUTED[self.layout]
         arrays = {name: inputs[name].astype(self.dtype).transpose(axes) for name in GRADIENTS}
-        given = {name: x if x.dtype == np.bool_ else x.astype(self.dtype) for name, x in _options(call).items()}
+        rest = {name: x if x.dtype == np.bool_ else x.astype(self.dtype) for name, x in _options(call).items()}
         try:
             with np.errstate(all="ignore"):
-                returned = self.attention(*(x.copy() for x in arrays.values()), **_copied(given), **options)
+                returned = self.attention(*(x.copy() for x in arrays.values()), **_copied(rest), **options)
                 output, logsumexp = returned if isinstance(returned, tuple | list) else (returned, None)
-                found = {"output": _back(output, axes, inputs["query"].shape[:-1])}
+                observed = {"output": _back(output, axes, inputs["query"].shape[:-1])}
                 if output_alone:
-                    return found
+                    return observed
                 if logsumexp is not None:
-                    found["logsumexp"] = _rows(logsumexp, axes, inputs["query"].shape[:-1])
+                    observed["logsumexp"] = _rows(logsumexp, axes, inputs["query"].shape[:-1])
                 if self.gradients_of is not None:
                     d_output = inputs["d_output"].astype(self.dtype).transpose(axes)
                     of_call = self.gradients_of(
-                        d_output.copy(), *(x.copy() for x in arrays.values()), **_copied(given), **options
+                        d_output.copy(), *(x.copy() for x in arrays.values()), **_copied(rest), **options
                     )
                     of_call = of_call.values() if isinstance(of_call, Mapping) else of_call
                     for name, x in zip(GRADIENTS, of_call, strict=False):
-                        found[f"d_{name}"] = _back(x, axes, inputs[name].shape[:-1])
+                        observed[f"d_{name}"] = _back(x, axes, inputs[name].shape[:-1])
         except Exception as error:  # whatever a kernel does with what it does not take
             raise RefusedError(said(error)) from error
-        return found
+        return observed
 
 
 def said(error: Exception) -> str:
@@ -80,22 +80,22 @@ def _copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 def _back(x: Any, axes: tuple[int, ...], leading: tuple[int, ...]) -> Array:
     """An array of four axes in our own layout."""
-    wide = np.asarray(x).astype(np.float64)
-    if wide.ndim != 4 or wide.transpose(np.argsort(axes)).shape[:-1] != leading:
-        raise ValueError(f"an array of the shape {wide.shape} was returned for queries, keys or values {leading}")
-    ours: Array = wide.transpose(np.argsort(axes))
+    in_double = np.asarray(x).astype(np.float64)
+    if in_double.ndim != 4 or in_double.transpose(np.argsort(axes)).shape[:-1] != leading:
+        raise ValueError(f"an array of the shape {in_double.shape} was returned for queries, keys or values {leading}")
+    ours: Array = in_double.transpose(np.argsort(axes))
     return ours
 
 
 def _rows(x: Any, axes: tuple[int, ...], leading: tuple[int, ...]) -> Array:
     """A number for each query, (b, h, n), in whichever layout it came, perhaps with an axis more."""
-    wide = np.asarray(x).astype(np.float64)
-    wide = wide[..., 0] if wide.ndim == 4 and wide.shape[-1] == 1 else wide
-    if wide.shape != leading and wide.ndim == 3:
-        wide = wide.transpose(np.argsort(axes[:3]))
-    if wide.shape != leading:
-        raise ValueError(f"a log-sum-exp of the shape {wide.shape} was returned for queries {leading}")
-    return wide
+    in_double = np.asarray(x).astype(np.float64)
+    in_double = in_double[..., 0] if in_double.ndim == 4 and in_double.shape[-1] == 1 else in_double
+    if in_double.shape != leading and in_double.ndim == 3:
+        in_double = in_double.transpose(np.argsort(axes[:3]))
+    if in_double.shape != leading:
+        raise ValueError(f"a log-sum-exp of the shape {in_double.shape} was returned for queries {leading}")
+    return in_double
 
 
 class Choice(NamedTuple):
@@ -105,13 +105,13 @@ class Choice(NamedTuple):
     also: tuple[str, ...]  # others that explain them, with other predictions
 
 
-def distance(found: Answers, computed: Mapping[str, Computed], form: Format, names: Iterable[str]) -> float:
+def distance(observed: Answers, computed: Mapping[str, Computed], form: Format, names: Iterable[str]) -> float:
     """The largest error of an entry over its bound."""
     worst = 0.0
     for name in names:
-        if name not in found:
+        if name not in observed:
             continue
-        right, x = computed[name], found[name]
+        right, x = computed[name], observed[name]
         bound = with_rounding(right.error, right.value, form)
         with np.errstate(all="ignore"):
             same = (x == right.value) | (np.isnan(x) & np.isnan(right.value))
@@ -123,7 +123,7 @@ def distance(found: Answers, computed: Mapping[str, Computed], form: Format, nam
 def chosen(
     axis: str,
     reading: Reading,
-    asked: Sequence[tuple[Call, Answers]],
+    observations: Sequence[tuple[Call, Answers]],
     form: Format,
     names: Sequence[str] = ("output",),
     values: Sequence[str] | None = None,
@@ -134,18 +134,18 @@ def chosen(
     for value in values or AXES[axis]:
         of_value, rules = {**reading, axis: value}, StepByStep(form)
         distances[value] = max(
-            distance(_but_empty(found, of_value, call, axis), answers(of_value, *call, rules), form, names)
-            for call, found in asked
+            distance(_but_empty(observed, of_value, call, axis), answers(of_value, *call, rules), form, names)
+            for call, observed in observations
         )
     best = min(distances, key=lambda value: distances[value])
     others = tuple(x for x, far in distances.items() if x != best and far <= most)
     return Choice(best if distances[best] <= most else None, others)
 
 
-def _but_empty(found: Answers, reading: Reading, call: Call, axis: str) -> Answers:
+def _but_empty(observed: Answers, reading: Reading, call: Call, axis: str) -> Answers:
     """The answers, with zeros as ours for a query without keys, unless that is what is asked."""
     seen = seen_by(read_as(reading, *call)[0]).any(axis=-1, keepdims=True)
-    return found if axis == "empty row" else found | {"output": np.where(seen, found["output"], 0)}
+    return observed if axis == "empty row" else observed | {"output": np.where(seen, observed["output"], 0)}
 
 
 def holds_all(form: Format, x: Array) -> bool:

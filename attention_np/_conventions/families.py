@@ -53,15 +53,15 @@ def profile_of(
     notes: dict[str, str] = {}
     for first in family.firsts():
         if {*first.call[0]} & {*family.options} <= {*options}:
-            asked, dtype, refusal = _asked_first(family, function, first)
-            if asked:
+            observations, dtype, refusal = _first_observations(family, function, first)
+            if observations:
                 break
-    if not asked:
+    if not observations:
         raise ValueError(f"{family.op} does not take its arrays of {', '.join(TRIED)}: {refusal}")
-    outputs = [found["output"] for _, found in asked]
+    outputs = [observed["output"] for _, observed in observations]
     forms = {name: form for name, form in FORMS.items() if all(holds_all(form, x) for x in outputs)} or FORMS
     precision, form = next(iter(forms.items()))
-    reading |= _chosen(family, first, reading, asked, form)
+    reading |= _chosen(family, first, reading, observations, form)
     if not reading:
         notes[first.axes[1]] = "nothing explains its output without options, so no more was asked"
         return dict.fromkeys(first.axes[1:], NONE_OF_THESE), notes
@@ -76,47 +76,47 @@ def profile_of(
             notes[axis] = f"not asked: {' and '.join(missing)} is not among its options"
             continue
         try:
-            found = _returned(family, function, question.call, reading["layout"], dtype)
+            observed = _returned(family, function, question.call, reading["layout"], dtype)
         except RefusedError as error:
             notes[axis] = f"not asked: it raised {error}"
             continue
-        if question.of not in found:
+        if question.of not in observed:
             notes[axis] = f"it returns no {question.of.replace('_', ' ')}"
             continue
-        chosen = _chosen(family, question, reading, [(reading["layout"], found)], form)
+        chosen = _chosen(family, question, reading, [(reading["layout"], observed)], form)
         values |= chosen or dict.fromkeys(question.axes, NONE_OF_THESE)
         reading |= chosen
     return values, notes
 
 
-def _asked_first(
+def _first_observations(
     family: Family, function: Callable[..., Any], question: Question
 ) -> tuple[list[tuple[str, Answers]], str, RefusedError | None]:
     """The answers in every layout, in the first dtype that the function takes."""
-    refusal, taken, asked = None, TRIED[0], list[tuple[str, Answers]]()
+    refusal, taken, observations = None, TRIED[0], list[tuple[str, Answers]]()
     for dtype, layout in product(TRIED, LAYOUTS):
-        if asked and layout == LAYOUTS[0]:
+        if observations and layout == LAYOUTS[0]:
             break
         try:
-            asked.append((layout, _returned(family, function, question.call, layout, dtype)))
+            observations.append((layout, _returned(family, function, question.call, layout, dtype)))
             taken = dtype
         except RefusedError as error:
             refusal = refusal or error
-    return asked, taken, refusal
+    return observations, taken, refusal
 
 
 def _chosen(
-    family: Family, question: Question, reading: Reading, asked: Sequence[tuple[str, Answers]], form: Format
+    family: Family, question: Question, reading: Reading, observations: Sequence[tuple[str, Answers]], form: Format
 ) -> dict[str, str]:
     """The alternatives that explain an answer to its bounds, or none."""
     best: dict[str, str] = {}
     nearest = 1.0
     axes = [axis for axis in question.axes if axis != "layout"]
-    for layout, found in asked:
+    for layout, observed in observations:
         for combination in product(*(family.axes[axis] for axis in axes)):
             new = dict(zip(axes, combination, strict=True))
             predicted = family.answers({**reading, **new}, question.call, Analysis(form))
-            far = distance(found, predicted, form, (question.of,))
+            far = distance(observed, predicted, form, (question.of,))
             if far < nearest or (far <= nearest and not best):
                 best, nearest = ({"layout": layout} if "layout" in question.axes else {}) | new, far
     return best
@@ -132,17 +132,17 @@ def _returned(family: Family, function: Callable[..., Any], call: Call, layout: 
         return np.array(x.astype(dtype).transpose(own if name in family.by_token else range(x.ndim)))
 
     arrays = {name: laid(name, x) for name, x in inputs.items()}
-    given = [arrays.pop(name) for name in family.arrays]
+    operands = [arrays.pop(name) for name in family.arrays]
     try:
         with np.errstate(all="ignore"):
-            found = function(*given, **arrays, **options)
-        output, state = found if isinstance(found, tuple | list) else (found, None)
-        wide: Array = np.asarray(output).astype(np.float64).transpose(np.argsort(axes))
-        if wide.shape[:-1] != inputs[family.arrays[0]].shape[:-1]:
+            observed = function(*operands, **arrays, **options)
+        output, state = observed if isinstance(observed, tuple | list) else (observed, None)
+        in_double: Array = np.asarray(output).astype(np.float64).transpose(np.argsort(axes))
+        if in_double.shape[:-1] != inputs[family.arrays[0]].shape[:-1]:
             raise ValueError(f"an array of the shape {np.shape(output)} was returned")
     except Exception as error:  # whatever a function does with what it does not take
         raise RefusedError(said(error)) from error
-    return {"output": wide} | ({} if state is None else {"final_state": np.asarray(state).astype(np.float64)})
+    return {"output": in_double} | ({} if state is None else {"final_state": np.asarray(state).astype(np.float64)})
 
 
 def _numbers(*shape: int, seed: int) -> Array:
@@ -165,12 +165,12 @@ def _rotary_questions() -> list[Question]:
 
 
 def _rotary_answers(reading: Reading, call: Call, rules: Analysis) -> dict[str, Computed]:
-    inputs, given = call
+    inputs, call_options = call
     pairing = reading.get("pairing", "halves")
     options: dict[str, Any] = {"interleaved": pairing != "halves", "trailing": reading.get("slice") == "last features"}
-    options |= {name: x for name, x in given.items() if name == "width"}
-    if "yarn" in given:
-        factor, original = given["yarn"]
+    options |= {name: x for name, x in call_options.items() if name == "width"}
+    if "yarn" in call_options:
+        factor, original = call_options["yarn"]
         whole = reading.get("yarn's range", "of whole pairs") == "of whole pairs"
         options["scaling"] = {"kind": "yarn", "factor": factor, "original_length": original, "truncate": whole}
         if reading.get("yarn's amplitude") == "left out":
@@ -184,7 +184,7 @@ def _rotary_answers(reading: Reading, call: Call, rules: Analysis) -> dict[str, 
     read = {"x": inputs["x"], "positions": positions, "d_output": np.zeros(inputs["x"].shape)}
     output = analysed_by(rules, "rotary", read, options)["output"]
     if pairing == "interleaved, given back in halves":
-        width = given["width"] if "width" in given else inputs["x"].shape[-1]
+        width = call_options["width"] if "width" in call_options else inputs["x"].shape[-1]
         start = inputs["x"].shape[-1] - width if options["trailing"] else 0
         order = np.arange(inputs["x"].shape[-1])
         order[start : start + width] = start + np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])
@@ -244,11 +244,11 @@ def _state_answers(reading: Reading, call: Call, rules: Analysis) -> dict[str, C
         read.pop("initial_state", None)
     read["d_output"] = np.zeros((*read["query"].shape[:-1], d_v))
     read["d_final_state"] = np.zeros((*read["query"].shape[:-2], d_k, d_v))
-    found = analysed_by(rules, "linear_attention", read, options)
+    computed = analysed_by(rules, "linear_attention", read, options)
     if reading.get("final state") == "d_v x d_k":
-        state = found["final_state"]
-        found["final_state"] = Computed(state.value.swapaxes(-1, -2), state.error.swapaxes(-1, -2))
-    return found
+        state = computed["final_state"]
+        computed["final_state"] = Computed(state.value.swapaxes(-1, -2), state.error.swapaxes(-1, -2))
+    return computed
 
 
 ROTARY = Family(

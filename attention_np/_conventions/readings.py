@@ -87,31 +87,31 @@ def answers(
         read["mask"] = shown
         if of_empty == "mean":
             read["query"] = np.where(empty[..., None], 0, read["query"])
-    found = _computed(read, chosen, rules)
+    computed = _computed(read, chosen, rules)
     if of_empty == "nan" and empty.any():
-        found["output"] = _at(found["output"], empty[..., None], np.nan)
+        computed["output"] = _at(computed["output"], empty[..., None], np.nan)
     if of_empty == "mean" and empty.any():
-        found["d_query"] = _at(found["d_query"], empty[..., None], 0)
-    found |= _given_back(found, inputs, options, read, reading)
+        computed["d_query"] = _at(computed["d_query"], empty[..., None], 0)
+    computed |= _gradients_as_called(computed, inputs, options, read, reading)
     of_logsumexp = reading.get("logsumexp", "natural")
-    if "logsumexp" not in found:  # weights that are not by softmax have none
-        return found
+    if "logsumexp" not in computed:  # weights that are not by softmax have none
+        return computed
     sink_counts = "sink" in read and "without the sink" not in of_logsumexp
     if "sink" in read and not sink_counts:
         rest = {name: x for name, x in read.items() if name != "sink"}
-        found["logsumexp"] = _computed(rest, chosen, rules)["logsumexp"]
+        computed["logsumexp"] = _computed(rest, chosen, rules)["logsumexp"]
     if of_empty in ("zero", "nan") and not sink_counts:
-        found["logsumexp"] = _at(found["logsumexp"], empty, -np.inf)
+        computed["logsumexp"] = _at(computed["logsumexp"], empty, -np.inf)
     if "base 2" in of_logsumexp:
-        found["logsumexp"] = rules.times(found["logsumexp"], rules.number(1 / math.log(2)))
-    return found
+        computed["logsumexp"] = rules.times(computed["logsumexp"], rules.number(1 / math.log(2)))
+    return computed
 
 
 def _computed(inputs: Mapping[str, Array], options: Mapping[str, Any], rules: Analysis) -> dict[str, Computed]:
     clean = {name: x if x.dtype == np.bool_ else exact(np.asarray(x, np.float64)) for name, x in inputs.items()}
     with np.errstate(all="ignore"):
-        found: dict[str, Computed] = OPS["dot_product"](rules, clean, options)
-    return found
+        computed: dict[str, Computed] = OPS["dot_product"](rules, clean, options)
+    return computed
 
 
 def _at(x: Computed, some: Array, value: float) -> Computed:
@@ -209,11 +209,11 @@ def _mask(reading: Reading, read: dict[str, Array], chosen: dict[str, Any]) -> N
 def _scale(reading: Reading, read: dict[str, Array], chosen: dict[str, Any]) -> None:
     d_k, d_v = read["query"].shape[-1], read["value"].shape[-1]
     plain = scale_called(reading.get("scale", "1/sqrt(d_k)"), d_k, d_v)
-    given, how = chosen.get("scale"), reading.get("given scale", "multiplies")
-    if given is None or how == "ignored":
+    scale, how = chosen.get("scale"), reading.get("given scale", "multiplies")
+    if scale is None or how == "ignored":
         chosen["scale"] = plain
     elif how != "multiplies":
-        chosen["scale"] = 1 / given if how == "divides" else given / math.sqrt(d_k)
+        chosen["scale"] = 1 / scale if how == "divides" else scale / math.sqrt(d_k)
 
 
 def scale_called(name: str, d_k: int, d_v: int) -> float:
@@ -253,31 +253,31 @@ def _sink(reading: Reading, read: dict[str, Array], chosen: dict[str, Any]) -> N
         read["sink"] = read["sink"] * chosen["scale"]
 
 
-def _given_back(
-    found: Mapping[str, Computed],
+def _gradients_as_called(
+    computed: Mapping[str, Computed],
     inputs: Mapping[str, Array],
     options: Mapping[str, Any],
     read: Mapping[str, Array],
     reading: Reading,
 ) -> dict[str, Computed]:
     """The gradients of the inputs as they were given, of those of the inputs as they were read."""
-    given: dict[str, Computed] = {}
+    gradients: dict[str, Computed] = {}
     heads, few = (x["key"].shape[-3] if x["key"].ndim > 2 else 1 for x in (read, inputs))
     if few != heads:
         shared = [np.flatnonzero(_order(heads, few, reading) == head) for head in range(few)]
         for name in ("d_key", "d_value"):
             value, error = (
                 np.stack([np.take(x, some, axis=-3).sum(axis=-3) for some in shared], axis=-3)
-                for x in (found[name].value, found[name].error)
+                for x in (computed[name].value, computed[name].error)
             )
-            given[name] = Computed(value, error)
+            gradients[name] = Computed(value, error)
     scale = read_as({k: x for k, x in reading.items() if "scale" in k}, inputs, options)[1]["scale"]
     by = {"subtracted": -1.0, "added before the scale": scale, "scaled": scale}
     for name, axis_name in (("bias", "bias"), ("sink", "sink")):
         how = reading.get(axis_name, "")
         if name in inputs and how == "ignored":
-            given[f"d_{name}"] = exact(np.zeros(inputs[name].shape))
-        elif name in inputs and how in by and f"d_{name}" in found:
-            x = found[f"d_{name}"]
-            given[f"d_{name}"] = Computed(x.value * by[how], x.error * abs(by[how]))
-    return given
+            gradients[f"d_{name}"] = exact(np.zeros(inputs[name].shape))
+        elif name in inputs and how in by and f"d_{name}" in computed:
+            x = computed[f"d_{name}"]
+            gradients[f"d_{name}"] = Computed(x.value * by[how], x.error * abs(by[how]))
+    return gradients
