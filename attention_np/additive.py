@@ -240,13 +240,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_query, d_w_query, _ = affine_gradients(d_queries, cache.query, cache.w_query)  # (additive.21, additive.22)
     d_key, d_w_key, d_b = affine_gradients(d_keys, cache.key, cache.w_key)  # (additive.23, additive.24, additive.25)
     gradients = Gradients(
-        query=d_query,
-        key=d_key,
-        value=d_value,
-        w_query=d_w_query,
-        w_key=d_w_key,
-        w_score=d_w_score,
-        b=d_b,
+        query=d_query, key=d_key, value=d_value, w_query=d_w_query, w_key=d_w_key, w_score=d_w_score, b=d_b
     )
     return gradients, (d_scores, d_queries, d_keys)
 

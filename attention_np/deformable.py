@@ -53,11 +53,7 @@ class Cache(NamedTuple):
 
 
 def forward(
-    value: npt.ArrayLike,
-    locations: npt.ArrayLike,
-    weights: npt.ArrayLike,
-    *,
-    shapes: tuple[tuple[int, int], ...],
+    value: npt.ArrayLike, locations: npt.ArrayLike, weights: npt.ArrayLike, *, shapes: tuple[tuple[int, int], ...]
 ) -> tuple[Array, Cache]:
     r"""A weighted sum of samples for each of n queries.
 

@@ -20,15 +20,7 @@ import numpy.typing as npt
 
 from attention_np import biases, dot_product, masks, weightings
 from attention_np._lib import passes
-from attention_np._lib.arguments import (
-    as_array,
-    as_attended,
-    as_flag,
-    as_integer,
-    as_scale,
-    as_softcap,
-    scores_shape,
-)
+from attention_np._lib.arguments import as_array, as_attended, as_flag, as_integer, as_scale, as_softcap, scores_shape
 from attention_np._lib.arrays import Array, precision, sum_to, with_query_axis
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
 from attention_np._lib.passes import Tangent

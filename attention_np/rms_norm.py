@@ -56,11 +56,7 @@ class Cache(NamedTuple):
 
 
 def forward(
-    x: npt.ArrayLike,
-    gain: npt.ArrayLike | None = None,
-    *,
-    epsilon: float = 1e-6,
-    axis: int | tuple[int, ...] = -1,
+    x: npt.ArrayLike, gain: npt.ArrayLike | None = None, *, epsilon: float = 1e-6, axis: int | tuple[int, ...] = -1
 ) -> tuple[Array, Cache]:
     r"""RMS normalisation over the last axis, or over several.
 

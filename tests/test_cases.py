@@ -55,8 +55,7 @@ def test_cases_that_cannot_be_made_say_what_is_missing(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "op",
-    [op for op, x in cases.OPS.items() if "query" in signature(x.forward).parameters and op not in cases.INFINITE],
+    "op", [op for op, x in cases.OPS.items() if "query" in signature(x.forward).parameters and op not in cases.INFINITE]
 )
 def test_every_attention_has_a_case_in_which_a_query_may_attend_to_nothing(op: str) -> None:
     caches = [case.module.forward(**case.inputs, **case.options)[1] for case in cases.all_cases([op])]

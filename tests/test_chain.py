@@ -346,11 +346,7 @@ X = {"x": np.ones((2, 3))}
         (lambda x: x[x.value > 0], TypeError, "slices, None, ... and integers"),
         (lambda x: chain.where(1, x, x), TypeError, "mask must be boolean, not int64 (mask.shape=())"),
         (lambda x: chain.apply(rotary, x, positions=x[0]), TypeError, "step 2, rotary: positions takes no Variable"),
-        (
-            lambda x: chain.apply(rms_norm, x + 1, np.ones(7)),
-            ValueError,
-            "step 2, rms_norm: gain must broadcast to x",
-        ),
+        (lambda x: chain.apply(rms_norm, x + 1, np.ones(7)), ValueError, "step 2, rms_norm: gain must broadcast to x"),
         (lambda x: chain.apply(softmax, x, axis=5), ValueError, "step 1, softmax: scores has no axis 5"),
         (lambda x: chain.apply(softmax), TypeError, "step 1, softmax: missing a required argument: 'scores'"),
         (lambda x: x[..., 4], IndexError, "step 1, entries: index 4 is out of bounds"),

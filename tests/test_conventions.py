@@ -148,9 +148,7 @@ def test_two_conventions_that_are_others_are_both_found() -> None:
     assert tried > 700
 
 
-def test_the_alternatives_are_apart_by_more_than_the_bounds_of_every_precision(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_alternatives_are_apart_by_more_than_the_bounds_of_every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where two predictions come as near as their bounds, the nearer would be named by chance."""
     asked: dict[str, list[Any]] = {}
 

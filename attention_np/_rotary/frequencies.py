@@ -137,13 +137,7 @@ def yarn(
 
 
 def _yarn(
-    base: float,
-    width: int,
-    factor: float,
-    original_length: float,
-    beta_fast: float,
-    beta_slow: float,
-    truncate: bool,
+    base: float, width: int, factor: float, original_length: float, beta_fast: float, beta_slow: float, truncate: bool
 ) -> Array:
     # the pairs, counted from 0, that turn so many times over the original length (rotary.35)
     start, stop = (

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     from attention_np.derivation import PageCheck, Verification
     from attention_np.gradcheck import InputReport
 
-FURTHER = {
-    "jvp": "forward mode",
-    "double_backward": "double backward",
-}  # of all inputs
+FURTHER = {"jvp": "forward mode", "double_backward": "double backward"}  # of all inputs
 MOST_PROCESSES = 8  # that have enough to do to be worth beginning
 ADJOINT = ADJOINT_ULPS * float(np.finfo(np.float64).eps)
 TOLERANCE = 1e-13  # of the functions of softmax that are not an op's three, normwise

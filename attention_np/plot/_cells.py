@@ -29,12 +29,7 @@ def largest(matrix: Array, seen: Array) -> float:
 
 
 def draw_cells(
-    ax: Axes,
-    matrix: Array,
-    seen: Array,
-    limits: tuple[float, float],
-    colours: str = COLOURS,
-    written: bool = True,
+    ax: Axes, matrix: Array, seen: Array, limits: tuple[float, float], colours: str = COLOURS, written: bool = True
 ) -> AxesImage:
     """Draw the cells of `matrix` (n, m) in colours of that scale; what is not `seen` is hatched, and so is NaN."""
     nan = np.isnan(matrix) & seen

@@ -99,11 +99,7 @@ def descriptors() -> int:
 @each("earlier", [False, True])
 @each(
     ("write", "read"),
-    [
-        (REPORT.save, of_json),
-        (some_json, of_json),
-        (a_checkpoint, of_archive),
-    ],
+    [(REPORT.save, of_json), (some_json, of_json), (a_checkpoint, of_archive)],
     long=[
         (a_check, of_archive),
         (a_command("cost", "--memory", "8"), of_json),  # check writes as cost does

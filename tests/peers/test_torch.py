@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import Array, Shape, assert_close, leaves, normal
 
-from attention_np import additive, dot_product, masks, multi_head, scaled_dot_product_attention
+from attention_np import dot_product, masks, multi_head, scaled_dot_product_attention
 from attention_np.multi_head import Parameters
 
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
@@ -207,23 +207,3 @@ def test_the_module_in_single_precision() -> None:
     module = torch_module(8, 2, np.float32)
     arrays = {name: normal(i, 2, 5, 8).astype(np.float32) for i, name in enumerate(("query", "key", "value"))}
     assert_agrees_with_the_module(module, arrays, {}, {}, 64 * np.finfo(np.float32).eps)
-
-
-@pytest.mark.parametrize("has_b", [True, False], ids=["with b", "without b"])
-@pytest.mark.parametrize("mask", [None, SOME_HIDDEN], ids=["no mask", "mask"])
-def test_additive_attention_composed_by_hand(mask: Array | None, has_b: bool) -> None:
-    arrays = {"query": normal(0, 2, 4, 3), "key": normal(1, 5, 2), "value": normal(2, 2, 5, 6)}
-    arrays |= {"w_query": normal(3, 3, 7), "w_key": normal(4, 2, 7), "w_score": normal(5, 7)}
-    if has_b:
-        arrays["b"] = normal(6, 7)
-
-    def attention(query: Any, key: Any, value: Any, w_query: Any, w_key: Any, w_score: Any, b: Any = 0) -> Any:
-        hidden = torch.tanh((query @ w_query)[..., :, None, :] + (key @ w_key)[..., None, :, :] + b)
-        scores = hidden @ w_score
-        if mask is not None:
-            scores = scores.masked_fill(torch.tensor(~mask), float("-inf"))
-        return scores.softmax(dim=-1) @ value
-
-    output, cache = additive.forward(**arrays, mask=mask)
-    d_output = normal(9, *output.shape)
-    assert_agrees(attention, arrays, output, additive.backward(d_output, cache), d_output, DOUBLE)

@@ -114,12 +114,12 @@ def test_a_convolution_before_a_state_that_goes_on() -> None:
 
 def test_norms_over_heads_and_features_and_targets_that_are_distributions() -> None:
     def ours(x: Any, g: Any, t: Any) -> Any:
-        y = chain.apply(rms_norm, chain.apply(layer_norm, x, g, axis=(-2, -1)), axis=(0, 2))
+        y = chain.apply(rms_norm, chain.apply(layer_norm, x, g, axis=(-2, -1), epsilon=0.3), axis=(0, 2), epsilon=0.2)
         return chain.apply(cross_entropy, y, t)
 
     def theirs(x: Any, g: Any, t: Any) -> Any:
-        y = functional.layer_norm(x, (3, 4), g, None, 1e-5)
-        y = y / torch.sqrt((y * y).mean((0, 2), keepdim=True) + 1e-6)
+        y = functional.layer_norm(x, (3, 4), g, None, 0.3)
+        y = y / torch.sqrt((y * y).mean((0, 2), keepdim=True) + 0.2)
         return -(t * functional.log_softmax(y, -1)).sum(-1)
 
     assert_same(ours, theirs, {"x": (2, 3, 4), "g": (3, 4), "t": (2, 3, 4)})

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, assert_close, normal
+from helpers import Array, assert_close
 
-from attention_np import layer_norm, multi_head, rms_norm
+from attention_np import multi_head
 
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 
@@ -19,22 +19,6 @@ def gradients_of(function: Any, d_output: Array, *arrays: Array) -> tuple[Array,
     output = function(*tensors)
     output.backward(torch.tensor(d_output))
     return output.detach().numpy(), [t.grad.numpy() for t in tensors]
-
-
-@pytest.mark.parametrize("epsilon", [1e-6, 0.3])
-@pytest.mark.parametrize("shape", [(7,), (2, 3, 7)])
-def test_normalisations(shape: tuple[int, ...], epsilon: float) -> None:
-    x, gain, b, d_output = normal(0, *shape), normal(1, 7), normal(2, 7), normal(3, *shape)
-    functional = torch.nn.functional
-    for op, arrays, function in (
-        (rms_norm, (x, gain), lambda *t: functional.rms_norm(t[0], (7,), t[1], epsilon)),
-        (layer_norm, (x, gain, b), lambda *t: functional.layer_norm(t[0], (7,), t[1], t[2], epsilon)),
-    ):
-        output, cache = op.forward(*arrays, epsilon=epsilon)
-        expected, gradients = gradients_of(function, d_output, *arrays)
-        assert_close(output, expected, DOUBLE)
-        for actual, wanted in zip(op.backward(d_output, cache), gradients, strict=True):
-            assert_close(actual, wanted, DOUBLE)
 
 
 def torch_layer(x: Any, w: Any, heads: int, kv_heads: int, options: Any, theirs: Any) -> Any:

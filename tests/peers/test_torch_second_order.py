@@ -56,13 +56,14 @@ def test_dot_product(op: Any, options: dict[str, Any]) -> None:
     assert_same(lambda **x: chain.apply(op, **x, **options, **BLOCKS[op]), theirs, shapes)
 
 
-def test_additive() -> None:
-    def theirs(query: Any, key: Any, value: Any, w_query: Any, w_key: Any, w_score: Any, b: Any) -> Any:
+@pytest.mark.parametrize("of_b", [{"b": (7,)}, {}], ids=["with b", "without b"])
+def test_additive(of_b: dict[str, tuple[int, ...]]) -> None:
+    def theirs(query: Any, key: Any, value: Any, w_query: Any, w_key: Any, w_score: Any, b: Any = 0) -> Any:
         hidden = torch.tanh((query @ w_query)[..., :, None, :] + (key @ w_key)[..., None, :, :] + b)
         return weights_of(hidden @ w_score, EMPTY_ROW) @ value
 
     shapes = {"query": (2, 4, 3), "key": (2, 5, 2), "value": (2, 5, 6), "w_query": (3, 7), "w_key": (2, 7)}
-    shapes |= {"w_score": (7,), "b": (7,)}
+    shapes |= {"w_score": (7,)} | of_b
     assert_same(lambda **x: chain.apply(additive, **x, mask=EMPTY_ROW), theirs, shapes)
 
 

@@ -40,9 +40,7 @@ def test_a_letter_that_the_default_font_lacks_is_taken_from_another() -> None:
     assert _fonts.showing(["Ж"])[0]["fontfamily"] == matplotlib.rcParams["font.family"]
 
 
-def test_letters_that_no_font_has_become_boxes_and_one_warning_says_what_to_install(
-    monkeypatch: Patch,
-) -> None:
+def test_letters_that_no_font_has_become_boxes_and_one_warning_says_what_to_install(monkeypatch: Patch) -> None:
     monkeypatch.setattr(_fonts, "_other_fonts", lambda: iter([("DejaVu Serif", font_manager.findfont("DejaVu Serif"))]))
     with pytest.warns(UserWarning, match="no font on this machine has") as caught:
         ax = plot.top_keys(A, ["猫", *ENGLISH[1:]]).plot()
@@ -153,9 +151,7 @@ def test_the_selector_behind_an_emoji_is_no_letter() -> None:
     drawn(plt.figure().text(0, 0, texts[0], **properties))
 
 
-def test_an_emoji_font_with_outlines_is_used_and_one_of_colour_bitmaps_is_not(
-    monkeypatch: Patch,
-) -> None:
+def test_an_emoji_font_with_outlines_is_used_and_one_of_colour_bitmaps_is_not(monkeypatch: Patch) -> None:
     class Entry:
         def __init__(self, name: str) -> None:
             self.name = name
