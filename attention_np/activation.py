@@ -167,7 +167,7 @@ def relu_squared(x: Any) -> tuple[Any, Any]:
 def softplus(x: Any) -> tuple[Any, Any]:
     """The logarithm of ``1 + exp(x)``, in which the exponential neither overflows nor is rounded away."""
     right = x.real > 0
-    value = np.where(right, x, 0) + log1p(np.exp(np.where(right, -x, x)))  # (activation.30)
+    value = np.where(right, x, 0) + log1p(np.exp(np.where(right, -x, x)))  # (activation.32)
     return value, sigmoid(x)[0]  # (activation.28)
 
 

@@ -332,12 +332,12 @@ def _sink_gradient(cache: Cache, sink: Array, whole: Cotangent, apart: Array | N
     """The gradient of the sink at each place of the leading axes of the scores; of rows `apart`, from `d_logsumexp`."""
     known = ~np.isnan(cache.total)
     share = np.exp(sink[..., None] - np.where(known, cache.shift, cache.logsumexp))
-    share = np.where(known, share / cache.total, share)  # (..., n) (blockwise.40)
+    share = np.where(known, share / cache.total, share)  # (..., n) (blockwise.39)
     share = np.where(cache.logsumexp.real == np.inf, 0, share)
     delta = backward_times(cache.output, whole.d_output).sum(axis=-1)  # (..., n) (blockwise.10)
     delta = sum_to(delta if apart is None else np.where(apart, 0, delta), share.shape)
     d_sinks = -delta if whole.d_logsumexp is None else whole.d_logsumexp - delta
-    total: Array = backward_times(d_sinks, share).sum(axis=-1, keepdims=True)[..., 0]  # (blockwise.42)
+    total: Array = backward_times(d_sinks, share).sum(axis=-1, keepdims=True)[..., 0]  # (blockwise.41)
     return total
 
 

@@ -276,7 +276,7 @@ def _counted(c: _Counts, is_causal: bool, dropout: bool) -> list[Cost]:
         of_v, of_k = divmod(product_flops, SAMPLE_PAIRS * SAMPLE_D_V)  # d_k is 1
         rows.append(
             Cost(
-                c.pairs * (of_k // SAMPLE_PAIRS * c.d_k + of_v * c.d_v),  # twice (dot-product.77, dot-product.78)
+                c.pairs * (of_k // SAMPLE_PAIRS * c.d_k + of_v * c.d_v),  # twice (dot-product.75, dot-product.76)
                 c.pairs * other_flops // SAMPLE_PAIRS,
                 c.pairs * bytes_moved // SAMPLE_PAIRS,
                 0,
@@ -368,7 +368,7 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
     kept = (c.stored + c.itemsize) * c.outputs + of_queries  # the output, and its copy, which is made at the end
 
     forward = Cost(
-        2 * pairs * width,  # twice (blockwise.60)
+        2 * pairs * width,  # twice (blockwise.47)
         (1 + (3 if drops else 2 * COUNTERS)) * pairs,  # exponential, and columns to sum by; or sum, draw, multiplier
         c.itemsize * (passes * width + c.queries + 2 * c.outputs),
         max(of_queries + at_work, kept) + c.converted * c.outputs,
@@ -377,7 +377,7 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
     subtracting = 1 if drops else 1 + (number_of_parts(c.d_v) if c.m > columns else 1)
     residual = 0 if c.m > columns else 3
     backward = Cost(
-        2 * pairs * (3 * c.d_k + 2 * c.d_v),  # twice (blockwise.60)
+        2 * pairs * (3 * c.d_k + 2 * c.d_v),  # twice (blockwise.47)
         (2 + 2 * subtracting + residual + 4 * drops) * pairs,  # exponential, times the weights, columns; draws
         c.itemsize * (3 * passes * width + 2 * c.queries + 2 * c.outputs),
         kept
@@ -401,7 +401,7 @@ def _causal_pairs(n: int, m: int, rows: int) -> int:
     whole = min(n, m) // rows  # blocks of queries that end before the keys do
     after = n - whole * rows
     next_rows = min(rows, after)
-    before_end = rows * rows * whole * (whole + 1) // 2  # (blockwise.63)
+    before_end = rows * rows * whole * (whole + 1) // 2  # (blockwise.50)
     return before_end + next_rows * min(m, whole * rows + next_rows) + (after - next_rows) * m
 
 

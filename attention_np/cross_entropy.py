@@ -144,7 +144,7 @@ def forward(scores: npt.ArrayLike, target: npt.ArrayLike, *, mask: npt.ArrayLike
 @passes.forward
 def measure(scores: Array, target: Array | None, chosen: Any, places: Places) -> tuple[Array, Cache, tuple[Array, ...]]:
     """What :func:`forward` computes, of arguments that it has checked; `chosen` is one at each index, and else zero."""
-    shares = chosen if target is None else np.where(places.visible, target, 0)  # (..., m) (cross-entropy.19)
+    shares = chosen if target is None else np.where(places.visible, target, 0)  # (..., m) (cross-entropy.14)
     losses, weights = surprise(scores, places)  # (..., m)
     output = backward_times(shares, losses).sum(axis=-1)  # (...,) (cross-entropy.4)
     cache = Cache(
@@ -164,13 +164,13 @@ def surprise(scores: Array, places: Places) -> tuple[Array, Array]:
     visible, top, at_limit = places
     if at_limit.any():  # scores with the same weights, which do not move
         scores = np.where(at_limit, np.where(scores.real == np.inf, 0, -np.inf).astype(scores.dtype), scores)
-    largest = np.where(top, scores, 0).sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.5)
-    gaps = np.where(visible, largest - scores, np.inf)  # (..., m) (cross-entropy.6)
+    largest = np.where(top, scores, 0).sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.19)
+    gaps = np.where(visible, largest - scores, np.inf)  # (..., m) (cross-entropy.20)
     exponentials = np.exp(-gaps)  # (..., m)
     # That of the largest is 1: to leave it out of the sum keeps the digits that to take it away would lose.
-    others = np.where(top, 0, exponentials).sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.1, cross-entropy.6)
-    losses = np.where(visible, gaps + np.log1p(others), 0)  # (..., m) (cross-entropy.7)
-    weights = exponentials / (1 + others)  # (..., m) (cross-entropy.2, cross-entropy.7)
+    others = np.where(top, 0, exponentials).sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.1, cross-entropy.20)
+    losses = np.where(visible, gaps + np.log1p(others), 0)  # (..., m) (cross-entropy.21)
+    weights = exponentials / (1 + others)  # (..., m) (cross-entropy.2, cross-entropy.21)
     return losses, weights
 
 
@@ -180,10 +180,10 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_rows = d_output[..., None]  # (..., 1)
     slopes = _slopes(cache)
     # forward was output = the sum of shares * losses
-    d_scores = np.where(cache.places.depends, backward_times(d_rows, slopes), 0)  # (..., m) (cross-entropy.11)
+    d_scores = np.where(cache.places.depends, backward_times(d_rows, slopes), 0)  # (..., m) (cross-entropy.7)
     d_target = None
     if cache.target is not None:
-        # (..., m) (cross-entropy.13)
+        # (..., m) (cross-entropy.9)
         d_target = np.where(cache.places.visible, backward_times(d_rows, cache.losses), 0)
     return Gradients(scores=d_scores, target=d_target), (slopes,)
 
@@ -191,12 +191,12 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 def _slopes(cache: Cache) -> Array:
     """How much the loss of a row grows with each of its scores, (..., m)."""
     top, shares, weights = cache.places.top, cache.shares, cache.weights
-    total = shares.sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.15)
-    slopes = backward_times(total, weights) - shares  # (..., m) (cross-entropy.11)
+    total = shares.sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.7)
+    slopes = backward_times(total, weights) - shares  # (..., m) (cross-entropy.7)
     # The slope of a weight near one is what the others have, whose digits such a weight has lost.
     other_weights = np.where(top, 0, weights).sum(axis=-1, keepdims=True)  # (..., 1)
     other_shares = np.where(top, 0, shares).sum(axis=-1, keepdims=True)  # (..., 1)
-    of_top = other_shares - total * other_weights  # (..., 1) (cross-entropy.15)
+    of_top = other_shares - total * other_weights  # (..., 1) (cross-entropy.23)
     return np.where(top & (other_weights.real < 0.5), of_top, slopes)
 
 
@@ -204,10 +204,10 @@ def _slopes(cache: Cache) -> Array:
 def jvp(cache: Cache, *, scores: Tangent = None, target: Tangent = None) -> tuple[Array, tuple[Array, ...]]:
     """Forward mode: the tangent of the output, (...,), from those of the inputs."""
     slopes = _slopes(cache)
-    d_output = backward_times(np.where(cache.places.depends, scores, 0), slopes).sum(axis=-1)  # (cross-entropy.16)
+    d_output = backward_times(np.where(cache.places.depends, scores, 0), slopes).sum(axis=-1)  # (cross-entropy.11)
     if target is not None:
         by_target = backward_times(np.where(cache.places.visible, target, 0), cache.losses)  # (..., m)
-        d_output = d_output + by_target.sum(axis=-1)  # (...,) (cross-entropy.16)
+        d_output = d_output + by_target.sum(axis=-1)  # (...,) (cross-entropy.11)
     return d_output, (slopes, d_output)
 
 

@@ -217,8 +217,8 @@ def attend(
     """What :func:`forward` computes, of arguments that it has checked."""
     arguments = query, key, bias, sink, scale, mask, softcap, weights_by
     softmax_cache, scores, uncapped, mask, _ = weights_of_scores(*arguments)
-    weights = softmax_cache.weights[..., : scores.shape[-1]]  # (..., n, m) (dot-product.3, dot-product.40)
-    # a mean of the values that are left after dropout (dot-product.58)
+    weights = softmax_cache.weights[..., : scores.shape[-1]]  # (..., n, m) (dot-product.3, dot-product.38)
+    # a mean of the values that are left after dropout (dot-product.56)
     is_mean = dropout is None and (weights_by is None or weights_by.sums_to_one)
     output = product(drop(weights, dropout), value, mask, mean=is_mean)  # (..., n, d_v) (dot-product.4)
     inputs = query, key, value, bias, sink, scale
@@ -265,7 +265,7 @@ def with_scale(query: Array, scale: Any) -> tuple[Array, Any]:
     """The queries with a scale that each has of its own, and the number that products of them are multiplied by."""
     if not is_row_scale(scale):
         return query, scale
-    scaled = query * scale  # (..., n, d_k) (dot-product.48)
+    scaled = query * scale  # (..., n, d_k) (dot-product.46)
     if not is_finite(scaled) and (all_finite(query, -1) & np.isfinite(scale) & ~all_finite(scaled, -1)).any():
         scaled = widened(query) * scale
     return scaled, 1
@@ -277,10 +277,10 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     flows = pairs_that_flow(cache.mask, d_output)
     dropped = drop(cache.weights, cache.dropout)
 
-    # forward was output = dropped @ value, dropped = weights * dropout (dot-product.60)
+    # forward was output = dropped @ value, dropped = weights * dropout (dot-product.58)
     d_value = product(transposed(dropped), d_output, transposed(flows))  # (..., m, d_v) (dot-product.9)
     d_dropped = sum_to(pair_products(d_output, cache.value, flows), dropped.shape)  # (..., n, m) (dot-product.11)
-    d_weights = drop(d_dropped, cache.dropout)  # (..., n, m) (dot-product.61)
+    d_weights = drop(d_dropped, cache.dropout)  # (..., n, m) (dot-product.59)
 
     # forward was weights = softmax(scores), or by what else they are
     d_scores, d_sink = scores_gradient(d_weights, cache)  # (..., n, m), (...)
@@ -301,7 +301,7 @@ def products_gradients(
     d_products: Array, of_bias: OfBlock, query: Array, key: Array, scale: Any
 ) -> tuple[Array, Array, Array | None]:
     """The gradients of queries, keys and a scale that is an array; for second derivatives of dual numbers."""
-    # forward was products = scaled @ key^T * factor, and the factor comes along (dot-product.56)
+    # forward was products = scaled @ key^T * factor, and the factor comes along (dot-product.54)
     scaled, factor = with_scale(query, scale)
     d_scaled = backward_product(d_products, key, factor)  # (..., n, d_k) (dot-product.22)
     d_key = backward_product(transposed(d_products), scaled, factor)  # (..., m, d_k) (dot-product.26)
@@ -318,8 +318,8 @@ def through_scale(d_scaled: Array, query: Array, scale: Any) -> tuple[Array, Arr
     if not is_row_scale(scale):
         return d_scaled, None
     # forward was scaled = query * scale
-    d_query = backward_times(d_scaled, scale)  # (..., n, d_k) (dot-product.52)
-    d_scale = backward_times(d_scaled, query).sum(axis=-1, keepdims=True)  # (..., n, 1) (dot-product.54)
+    d_query = backward_times(d_scaled, scale)  # (..., n, d_k) (dot-product.50)
+    d_scale = backward_times(d_scaled, query).sum(axis=-1, keepdims=True)  # (..., n, 1) (dot-product.52)
     return d_query, d_scale
 
 
@@ -330,8 +330,8 @@ def scores_gradient(d_weights: Array, cache: Cache) -> tuple[Array, Array | None
     if cache.sink is None:
         return softmax.times_jacobian(d_weights, cache.softmax), None  # (..., n, m) (dot-product.17)
     # a sink is one more column, without a value
-    d_columns = softmax.times_jacobian(rows.with_column(d_weights, 0, cache.sink), cache.softmax)  # (dot-product.43)
-    return d_columns[..., :-1], d_columns[..., -1].sum(axis=-1)  # (..., n, m), (...) (dot-product.44)
+    d_columns = softmax.times_jacobian(rows.with_column(d_weights, 0, cache.sink), cache.softmax)  # (dot-product.41)
+    return d_columns[..., :-1], d_columns[..., -1].sum(axis=-1)  # (..., n, m), (...) (dot-product.42)
 
 
 @passes.jvp
@@ -351,7 +351,7 @@ def jvp(
         d_weights = weightings.weights_tangent(d_scores, cache.softmax)
     else:
         d_columns = rows.with_column(d_scores, None if sink is None else sink[..., None, None], cache.sink)
-        d_weights = softmax.times_jacobian(d_columns, cache.softmax)  # (dot-product.67, dot-product.46)
+        d_weights = softmax.times_jacobian(d_columns, cache.softmax)  # (dot-product.65, dot-product.44)
         d_weights, _ = rows.without_column(d_weights, cache.sink)  # (..., n, m)
     return output_tangent(cache, d_weights, value), (d_scores,)
 
@@ -362,7 +362,7 @@ def scores_tangent(
     """The tangent of the scores, and that of the scaled products that they are made of; None is zero, in both ways."""
     scaled, factor = with_scale(cache.query, cache.scale)
     d_scaled = d_query
-    if is_row_scale(cache.scale):  # (..., n, d_k) (dot-product.55)
+    if is_row_scale(cache.scale):  # (..., n, d_k) (dot-product.53)
         d_scaled = added(
             None if d_query is None else d_query * cache.scale, None if d_scale is None else cache.query * d_scale
         )
@@ -370,9 +370,9 @@ def scores_tangent(
     of_key = None if d_key is None else pair_products(scaled, d_key)  # (..., n, m)
     d_scores = d_products = added(of_query, of_key)
     if d_products is not None:
-        d_scores = d_products = d_products * factor  # (..., n, m) (dot-product.65, dot-product.102)
+        d_scores = d_products = d_products * factor  # (..., n, m) (dot-product.63, dot-product.100)
         if cache.uncapped is not None:
-            d_scores = backward_times(d_products, slope_of_capped(cache.uncapped, cache.softcap))  # (dot-product.39)
+            d_scores = backward_times(d_products, slope_of_capped(cache.uncapped, cache.softcap))  # (dot-product.37)
     if reads_operands(cache.bias):
         of_inputs = (cache.query, d_query), (cache.key, d_key), (cache.scale, d_scale)
         query, key, scale = (x if d is None else dual(x, d) for x, d in of_inputs)
@@ -383,9 +383,9 @@ def scores_tangent(
 def output_tangent(cache: Cache, d_weights: Array, d_value: Array) -> Array:
     """The tangent of the output from those of the weights and the values."""
     # forward was output = dropped @ value: a term for the tangent of the weights
-    of_weights = product(drop(d_weights, cache.dropout), cache.value, cache.mask)  # (..., n, d_v) (dot-product.69)
+    of_weights = product(drop(d_weights, cache.dropout), cache.value, cache.mask)  # (..., n, d_v) (dot-product.67)
     # and one for that of the values
-    d_output: Array = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.70)
+    d_output: Array = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.68)
     return d_output
 
 
@@ -406,7 +406,7 @@ def slope_of_capped(products: Array, softcap: Any) -> Array:
     """How fast :func:`capped` moves with `products`: by exponentials that vanish, since tanh itself comes to rest."""
     twice = 2 * products / softcap
     decay = np.exp(np.where(twice.real > 0, -twice, twice))
-    slope: Array = 4 * decay / (1 + decay) ** 2  # (dot-product.37)
+    slope: Array = 4 * decay / (1 + decay) ** 2  # (dot-product.104)
     return slope
 
 
@@ -433,7 +433,7 @@ def double_backward(
     d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
-    # (dot-product.99, dot-product.101)
+    # (dot-product.97, dot-product.99)
     d_d_output, gradients, intermediates = backward_tangent(d_gradients, d_output, cache)
     return (d_d_output, gradients), intermediates
 
@@ -446,7 +446,7 @@ def slope_tangent(
     slope = slope_of_capped(products, softcap)  # (..., n, m)
     bend = bend_of_capped(products, slope, softcap)  # (..., n, m)
     d_products, by_scores = backward_times(d_scores, slope), backward_times(d_scores_tangent, slope)
-    return d_products, by_scores + backward_times(d_scores, bend * products_tangent)  # (dot-product.103)
+    return d_products, by_scores + backward_times(d_scores, bend * products_tangent)  # (dot-product.101)
 
 
 def backward_tangent(
@@ -462,12 +462,12 @@ def backward_tangent(
     scores, products = scores_tangent(cache, *d_inputs)  # (..., n, m)
 
     # backward was d_dropped = d_output @ value^T, d_weights = d_dropped * dropout
-    d_dropped = pair_products(d_output, cache.value, flows)  # (..., n, m) (dot-product.91)
-    d_dropped_tangent = pair_products(d_output, tangents.value, flows)  # (..., n, m) (dot-product.90)
-    # (dot-product.100)
+    d_dropped = pair_products(d_output, cache.value, flows)  # (..., n, m) (dot-product.89)
+    d_dropped_tangent = pair_products(d_output, tangents.value, flows)  # (..., n, m) (dot-product.88)
+    # (dot-product.98)
     d_weights, d_weights_tangent = (drop(sum_to(x, shape), cache.dropout) for x in (d_dropped, d_dropped_tangent))
 
-    # backward was d_scores = the Jacobian of softmax times d_weights (dot-product.92, dot-product.104)
+    # backward was d_scores = the Jacobian of softmax times d_weights (dot-product.90, dot-product.102)
     d_sinks = None
     if cache.weights_by is not None:
         of_weights = weightings.backward_tangent(d_weights, d_weights_tangent, scores, cache.softmax)
@@ -481,11 +481,11 @@ def backward_tangent(
             d_logsumexp,
             cache.softmax,
         )
-        # (..., n, m) (dot-product.93, dot-product.95)
+        # (..., n, m) (dot-product.91, dot-product.93)
         (d_scores, _), (d_scores_tangent, d_sinks), (weights, _) = (rows.without_column(x, cache.sink) for x in columns)
-    d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.105)
+    d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.103)
 
-    # backward was d_value = dropped^T @ d_output (dot-product.89)
+    # backward was d_value = dropped^T @ d_output (dot-product.87)
     d_value = product(transposed(drop(weights, cache.dropout)), d_output, transposed(flows))  # (..., m, d_v)
 
     # backward was d_products = d_scores * slope, a product of two that both have tangents
@@ -494,8 +494,8 @@ def backward_tangent(
         below_cap = cache.uncapped, products
         d_products, d_products_tangent = slope_tangent(d_scores, d_scores_tangent, below_cap, cache.softcap)
 
-    # backward was d_query = scale * d_products @ key, d_key = scale * d_products^T @ query (dot-product.98), each
-    # a product of two (dot-product.96, dot-product.97)
+    # backward was d_query = scale * d_products @ key, d_key = scale * d_products^T @ query (dot-product.96), each
+    # a product of two (dot-product.94, dot-product.95)
     query, key, scale = dual(cache.query, tangents.query), dual(cache.key, tangents.key), cache.scale
     if is_row_scale(scale):
         scale = dual(scale, tangents.scale)

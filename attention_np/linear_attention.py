@@ -296,8 +296,8 @@ def step(token: Tokens, state: Array) -> Step:
     written = missing if token.beta is None else token.beta * missing  # (..., d_v) (linear-attention.8)
     behind = decayed + token.key[..., :, None] * written[..., None, :]  # (..., d_k, d_v) (linear-attention.9)
     if token.probe is not None:
-        said = _read(state, token.probe)  # (..., d_v) (linear-attention.51)
-        behind = behind + token.response[..., :, None] * said[..., None, :]  # (..., d_k, d_v) (linear-attention.52)
+        said = _read(state, token.probe)  # (..., d_v) (linear-attention.48)
+        behind = behind + token.response[..., :, None] * said[..., None, :]  # (..., d_k, d_v) (linear-attention.49)
     return Step(state, decayed, missing, written, said, _unless_hidden(token, behind, state))
 
 
@@ -306,7 +306,7 @@ def read_out(token: Tokens, now: Step) -> Array:
     if token.bonus is None:
         return _read(now.state, token.query)  # (linear-attention.10)
     own = (token.query * (token.bonus * token.key)).sum(axis=-1, keepdims=True)  # (..., 1)
-    read: Array = _read(now.before, token.query) + own * token.value  # (linear-attention.64)
+    read: Array = _read(now.before, token.query) + own * token.value  # (linear-attention.61)
     return read
 
 
@@ -319,7 +319,7 @@ def step_by_step(tokens: Tokens, state: Array, scale: Any, chunk_size: int | Non
             token = tokens.at(t)
             now = step(token, state)
             state = now.state
-            outputs.append(scale * read_out(token, now))  # (..., d_v) (linear-attention.10, linear-attention.64)
+            outputs.append(scale * read_out(token, now))  # (..., d_v) (linear-attention.10, linear-attention.61)
     output = hidden_as_zero(_stacked(outputs, state.sum(axis=-2), -2), tokens.mask)
     return output, _stacked(states, state, -3), state.copy()  # (linear-attention.11)
 
@@ -356,7 +356,7 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
     """
     # forward was output = scale * state^T @ query; with a bonus the state before
     source = now.state if token.bonus is None else now.before
-    d_query = scale * _row_times(d_output, transposed(source))  # (..., d_k) (linear-attention.15, linear-attention.66)
+    d_query = scale * _row_times(d_output, transposed(source))  # (..., d_k) (linear-attention.15, linear-attention.63)
     d_source = scale * _outer(token.query, d_output)  # (..., d_k, d_v)
     if token.bonus is None:
         d_state = d_state + d_source  # (linear-attention.17, linear-attention.20, linear-attention.29)
@@ -383,20 +383,20 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
 
     if token.probe is not None:
         # forward was state += response @ said^T, said = (state before)^T @ probe
-        d_said = _times_column(transposed(d_state), token.response)  # (..., d_v) (linear-attention.56)
-        d_response = _times_column(d_state, now.said)  # (..., d_k) (linear-attention.59)
-        d_probe = _row_times(d_said, transposed(now.before))  # (..., d_k) (linear-attention.60)
-        d_before = d_before + _outer(token.probe, d_said)  # (..., d_k, d_v) (linear-attention.57)
+        d_said = _times_column(transposed(d_state), token.response)  # (..., d_v) (linear-attention.53)
+        d_response = _times_column(d_state, now.said)  # (..., d_k) (linear-attention.56)
+        d_probe = _row_times(d_said, transposed(now.before))  # (..., d_k) (linear-attention.57)
+        d_before = d_before + _outer(token.probe, d_said)  # (..., d_k, d_v) (linear-attention.54)
 
     if token.bonus is not None:
         # forward was output = scale * ((state before)^T @ query + sum(query * bonus * key) * value)
         d_own = scale * backward_times(d_output, token.value).sum(axis=-1, keepdims=True)  # (..., 1)
         own = (token.query * (token.bonus * token.key)).sum(axis=-1, keepdims=True)  # (..., 1)
-        d_query = d_query + backward_times(d_own, token.bonus * token.key)  # (linear-attention.66)
-        d_key = d_key + backward_times(d_own, token.bonus * token.query)  # (linear-attention.67)
-        d_value = d_value + scale * backward_times(d_output, own)  # (linear-attention.68)
-        d_bonus = backward_times(d_own, token.query * token.key)  # (..., d_k) (linear-attention.69)
-        d_before = d_before + d_source  # (linear-attention.65)
+        d_query = d_query + backward_times(d_own, token.bonus * token.key)  # (linear-attention.63)
+        d_key = d_key + backward_times(d_own, token.bonus * token.query)  # (linear-attention.64)
+        d_value = d_value + scale * backward_times(d_output, own)  # (linear-attention.65)
+        d_bonus = backward_times(d_own, token.query * token.key)  # (..., d_k) (linear-attention.66)
+        d_before = d_before + d_source  # (linear-attention.62)
     return Tokens(d_query, d_key, d_value, d_log_decay, d_beta, d_probe, d_response, d_bonus), d_before
 
 
@@ -404,7 +404,7 @@ def _gradients(d_tokens: Tokens, d_state: Array, tokens: Tokens) -> Gradients:
     """Of the arrays as the op takes them."""
     d = d_tokens.each(lambda x: hidden_as_zero(x, tokens.mask))
     d_beta = None if d.beta is None else d.beta[..., 0]
-    d_bonus = None if d.bonus is None else d.bonus.sum(axis=-2)  # (linear-attention.69)
+    d_bonus = None if d.bonus is None else d.bonus.sum(axis=-2)  # (linear-attention.66)
     return Gradients(d.query, d.key, d.value, d.log_decay, d_beta, d_state, d.probe, d.response, d_bonus)
 
 
@@ -450,9 +450,9 @@ def step_tangent(token: Tokens, d_token: Tokens, now: Step, d_before: Array) -> 
     # (..., d_k, d_v) (linear-attention.30, linear-attention.33)
     d_behind = d_decayed + of_key + token.key[..., :, None] * d_written[..., None, :]
     if token.probe is not None:
-        d_said = _read(d_before, token.probe) + _read(now.before, d_token.probe)  # (..., d_v) (linear-attention.62)
+        d_said = _read(d_before, token.probe) + _read(now.before, d_token.probe)  # (..., d_v) (linear-attention.59)
         of_response = d_token.response[..., :, None] * now.said[..., None, :]  # (..., d_k, d_v)
-        # (..., d_k, d_v) (linear-attention.63)
+        # (..., d_k, d_v) (linear-attention.60)
         d_behind = d_behind + of_response + token.response[..., :, None] * d_said[..., None, :]
     return _unless_hidden(token, d_behind, d_before)
 
@@ -465,7 +465,7 @@ def read_out_tangent(token: Tokens, d_token: Tokens, now: Step, d_before: Array,
     own = (token.query * of_key).sum(axis=-1, keepdims=True)  # (..., 1)
     d_own = (token.query * d_of_key + d_token.query * of_key).sum(axis=-1, keepdims=True)  # (..., 1)
     d_own_value: Array = own * d_token.value + d_own * token.value  # (..., d_v)
-    return _read(d_before, token.query) + _read(now.before, d_token.query) + d_own_value  # (linear-attention.70)
+    return _read(d_before, token.query) + _read(now.before, d_token.query) + d_own_value  # (linear-attention.67)
 
 
 double_backward = passes.second_derivative(attend, backward)

@@ -90,9 +90,9 @@ class _Band(Rule):
         least, most = columns.start - (rows.stop - 1), columns.stop - 1 - rows.start  # of j - i in the block
         lower = least if self.lower is None else self.lower
         upper = most if self.upper is None else self.upper
-        if most < lower or least > upper:  # nothing of the block is visible (blockwise.62, blockwise.64)
+        if most < lower or least > upper:  # nothing of the block is visible (blockwise.49, blockwise.51)
             return False
-        if lower <= least and most <= upper:  # all of it is (blockwise.62)
+        if lower <= least and most <= upper:  # all of it is (blockwise.49)
             return True
         n, m, shift = rows.stop - rows.start, columns.stop - columns.start, rows.start - columns.start
         mask = _triangle(n, m, upper + shift)

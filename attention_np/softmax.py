@@ -177,7 +177,7 @@ def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = 
     With `shift`, the entry at the heaviest weight is taken from its row first, which changes nothing but the rounding.
     """
     taken = rows.entry_at(rows.heaviest(weights, axis), vector, axis) if shift else 0
-    above = vector - taken  # (..., m) (softmax.72)
+    above = vector - taken  # (..., m) (softmax.85)
     mean = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
     deviation: Array = weights * (above - mean)  # (..., m) (softmax.23, softmax.32, softmax.37)
     return deviation
@@ -199,11 +199,11 @@ def backward_tangent(
     weights, axis = cache.weights, cache.axis
     place = rows.heaviest(weights, axis)
     above, tangent_above = (rows.above_mean(x, weights, axis, place) for x in (d_weights, scores_tangent))
-    product = above * tangent_above  # (..., m) (softmax.85)
+    product = above * tangent_above  # (..., m) (softmax.78)
     if d_weights_tangent is not None:
-        product = product + d_weights_tangent  # (softmax.86)
+        product = product + d_weights_tangent  # (softmax.79)
     curved = rows.above_mean(product, weights, axis, place)
-    results = above, curved, tangent_above  # (softmax.84, softmax.87)
+    results = above, curved, tangent_above  # (softmax.77, softmax.80)
     for array in results:
         array *= weights
     if all(map(is_finite, results)) and not rows.at_limit(cache).any():

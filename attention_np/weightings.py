@@ -280,14 +280,14 @@ class _OfEach(Weighting):
 
     def of_each(self, scores: Array) -> tuple[Array, Array]:
         """The weights of scores that all take part, and their slopes, (..., m) each."""
-        return KINDS[self.name](scores)  # (weightings.32, weightings.33)
+        return KINDS[self.name](scores)  # (weightings.26, weightings.27)
 
     def weights_and_parts(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
         weights, slopes = self.of_each(scores)
         return np.where(visible, weights, 0), Slopes(slopes, shares=None)
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:
-        return backward_times(d_weights, cache.parts.slopes)  # (..., m) (weightings.34)
+        return backward_times(d_weights, cache.parts.slopes)  # (..., m) (weightings.28)
 
     def tangent(self, d_scores: Array, cache: Cache) -> Array:
         return self.gradient(d_scores, cache)
@@ -322,13 +322,13 @@ def _times_jacobian(vector: Array, parts: Slopes) -> Array:
     shares: Any = parts.shares
     index, nearly_one = place = rows.heaviest(shares, shares.ndim - 1)
     # As in softmax: to take the entry of a share that is nearly one leaves small numbers of which no digit is lost.
-    above = vector - rows.entry_at(place, vector, shares.ndim - 1)  # (weightings.20)
+    above = vector - rows.entry_at(place, vector, shares.ndim - 1)  # (weightings.56)
     mean = backward_times(above, shares).sum(axis=-1, keepdims=True)  # (..., 1)
-    result: Array = backward_times(above - mean, parts.slopes)  # (..., m) (weightings.19, weightings.28)
+    result: Array = backward_times(above - mean, parts.slopes)  # (..., m) (weightings.19, weightings.24)
     # There itself the slope may be beyond the dtype, and the mean below it.
     total = backward_times(above, parts.slopes).sum(axis=-1, keepdims=True)  # (..., 1)
     is_top = nearly_one & (np.arange(shares.shape[-1]) == index)
-    return np.where(is_top, -backward_times(total, shares), result)  # (weightings.21)
+    return np.where(is_top, -backward_times(total, shares), result)  # (weightings.57)
 
 
 class _Sparsemax(_WithThreshold):
@@ -366,7 +366,7 @@ class _Entmax(_WithThreshold):
         if isinstance(scores, Dual):
             weights = np.where(inside, np.exp(logarithms), 0)
             d_weights = _times_jacobian(scores.velocity, _slopes(of_slopes, inside))
-            logarithms = dual(logarithms, d_weights / np.where(weights == 0, 1, weights))  # (weightings.29)
+            logarithms = dual(logarithms, d_weights / np.where(weights == 0, 1, weights))  # (weightings.25)
             of_slopes = (1 - excess) * logarithms
         weights = np.where(inside, np.exp(logarithms), 0)  # (..., m) (weightings.14)
         return top.settled(weights), _slopes(of_slopes, inside)
@@ -416,13 +416,13 @@ class _Softpick(Weighting):
         shift = np.maximum(np.where(top.at_limit, 0, top.largest), 0)  # (..., 1)
         positive = scores.real > 0
         growth: Array = np.exp(scores - shift)  # (..., m)
-        # |e^s - 1| by what neither overflows nor is rounded away (weightings.38)
+        # |e^s - 1| by what neither overflows nor is rounded away (weightings.32)
         sizes = -np.expm1(np.where(positive, -scores, scores)) * np.where(positive, growth, np.exp(-shift))
         total = sizes.sum(axis=-1, keepdims=True)  # (..., 1)
         total = np.where(total.real == 0, 1, total)
-        weights: Array = np.where(positive, sizes / total, 0)  # (..., m) (weightings.37)
-        lost = np.where(positive, 0, sizes).sum(axis=-1, keepdims=True) / total  # (..., 1) (weightings.39)
-        slopes = np.where(positive, growth, np.where(scores.real == 0, 0, -growth)) / total  # (..., m) (weightings.40)
+        weights: Array = np.where(positive, sizes / total, 0)  # (..., m) (weightings.31)
+        lost = np.where(positive, 0, sizes).sum(axis=-1, keepdims=True) / total  # (..., 1) (weightings.33)
+        slopes = np.where(positive, growth, np.where(scores.real == 0, 0, -growth)) / total  # (..., m) (weightings.34)
         return top.settled(weights), Picks(positive, slopes, lost)
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:
@@ -431,7 +431,7 @@ class _Softpick(Weighting):
         above = d_weights - taken
         mean = (weights * above).sum(axis=-1, keepdims=True)  # (..., 1)
         own = np.where(positive, above + taken * lost, taken * (lost - 1))
-        return backward_times(own - mean, slopes)  # (..., m) (weightings.41, weightings.42)
+        return backward_times(own - mean, slopes)  # (..., m) (weightings.35, weightings.36)
 
     def tangent(self, d_scores: Array, cache: Cache) -> Array:
         weights, (positive, slopes, lost) = cache.weights, cache.parts
@@ -443,7 +443,7 @@ class _Softpick(Weighting):
         lacking = lost + np.where(is_top, 0, weights).sum(axis=-1, keepdims=True)  # (..., 1)
         own = np.where(positive, terms, 0) * np.where(is_top, lacking, 1)
         total = np.where(is_top, others, terms.sum(axis=-1, keepdims=True))
-        d_weights: Array = own - backward_times(total, weights)  # (..., m) (weightings.43)
+        d_weights: Array = own - backward_times(total, weights)  # (..., m) (weightings.37)
         return d_weights
 
 
@@ -451,19 +451,19 @@ class _StickBreaking(Weighting):
     name = "stick_breaking"
 
     def weights_and_parts(self, scores: Array, visible: Array) -> tuple[Array, Breaks]:
-        taken, left = sigmoids(scores)  # (..., m) (weightings.44)
+        taken, left = sigmoids(scores)  # (..., m) (weightings.38)
         parts = Breaks(np.where(visible, taken, 0), np.where(visible, left, 1))
         if isinstance(scores, Dual):
             weights, at_rest = self.weights_and_parts(scores.value, visible)
             return dual(weights, _tangent_of_breaks(scores.velocity, weights, at_rest)), parts
         rest = _exclusive(np.cumprod, parts.left[..., ::-1], 1)[..., ::-1]  # what is left for a key by those behind it
-        return parts.taken * rest, parts  # (..., m) (weightings.45)
+        return parts.taken * rest, parts  # (..., m) (weightings.39)
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:
         taken, left = cache.parts
         gains = backward_times(d_weights, cache.weights)  # (..., m)
         before = _exclusive(np.cumsum, gains, 0)
-        d_scores: Array = left * gains - backward_times(before, taken)  # (..., m) (weightings.48)
+        d_scores: Array = left * gains - backward_times(before, taken)  # (..., m) (weightings.42)
         return d_scores
 
     def tangent(self, d_scores: Array, cache: Cache) -> Array:
@@ -472,7 +472,7 @@ class _StickBreaking(Weighting):
 
 def _tangent_of_breaks(d_scores: Array, weights: Array, parts: Breaks) -> Array:
     behind = _exclusive(np.cumsum, backward_times(d_scores, parts.taken)[..., ::-1], 0)[..., ::-1]  # (..., m)
-    return backward_times(backward_times(d_scores, parts.left) - behind, weights)  # (..., m) (weightings.49)
+    return backward_times(backward_times(d_scores, parts.left) - behind, weights)  # (..., m) (weightings.43)
 
 
 def _exclusive(accumulate: Any, x: Array, first: int) -> Array:

@@ -21,18 +21,18 @@ WIDER = {np.dtype(np.float32): np.float64, np.dtype(np.float64): np.longdouble}
 def with_column(array: Array, column: Any) -> Array:
     """`array` (..., d) and one more column."""
     wider = np.empty((*array.shape[:-1], array.shape[-1] + 1), array.dtype)
-    wider[..., :-1], wider[..., -1:] = array, column  # (blockwise.53, blockwise.54)
+    wider[..., :-1], wider[..., -1:] = array, column  # (blockwise.66, blockwise.67)
     return wider
 
 
 def with_counters(value: Array) -> Array:
     """Values (..., m, d_v) and columns with which a product counts the weights, each those of every fourth key."""
-    counters = np.eye(COUNTERS, dtype=value.dtype)[np.arange(value.shape[-2]) % COUNTERS]  # (m, 4) (blockwise.57)
-    return np.concatenate([value, np.broadcast_to(counters, (*value.shape[:-1], COUNTERS))], axis=-1)  # (blockwise.56)
+    counters = np.eye(COUNTERS, dtype=value.dtype)[np.arange(value.shape[-2]) % COUNTERS]  # (m, 4) (blockwise.70)
+    return np.concatenate([value, np.broadcast_to(counters, (*value.shape[:-1], COUNTERS))], axis=-1)  # (blockwise.69)
 
 
 def delta_parts(d_output: Array, output: Array, are_many: bool) -> Array:
-    """Delta (..., n, p) as sums over parts of the features (blockwise.58), whose number suits :func:`interleaved`.
+    """Delta (..., n, p) as sums over parts of the features (blockwise.71), whose number suits :func:`interleaved`.
 
     Many are found in a wider format, and the last one makes up for the rounding of the others.
     """
@@ -42,7 +42,7 @@ def delta_parts(d_output: Array, output: Array, are_many: bool) -> Array:
         return whole
     parts = number_of_parts(features)
     by_part = (array.reshape(*array.shape[:-1], parts, features // parts) for array in (d_output, output))
-    wide: Array = np.einsum("...b,...b->...", *by_part, dtype=WIDER.get(dtype))  # (blockwise.10, blockwise.58)
+    wide: Array = np.einsum("...b,...b->...", *by_part, dtype=WIDER.get(dtype))  # (blockwise.10, blockwise.71)
     rounded = wide.astype(dtype)
     rounded[..., -1] += (wide - rounded).sum(axis=-1)
     return rounded

@@ -149,7 +149,7 @@ def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Arr
         sinks = np.array([tile.sink for tile in tiles])[:, None, None]
         largest[...] = 0 if in_range else sinks
         weights = exponential((sinks - largest) * tile.dtype.type(unit))
-        sums[..., -1:] = np.where(sinks == -np.inf, 0, weights)  # a sink is seen before any key (blockwise.40)
+        sums[..., -1:] = np.where(sinks == -np.inf, 0, weights)  # a sink is seen before any key (blockwise.39)
     of_products = in_range and tile.only_scaled and _is_to_scale_queries(tile)  # whether products are exponents
     if of_products:
         query = query * _factor(tile)
@@ -169,7 +169,7 @@ def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Arr
                 weights *= visible
             if tile.dropout is not None:
                 own_sums[..., -1] += weights.sum(axis=-1)
-                weights *= _multipliers(tiles[heads], rows, columns)  # (blockwise.35)
+                weights *= _multipliers(tiles[heads], rows, columns)  # (blockwise.34)
                 _add_product(own_sums[..., :d_v], weights, value[heads, own, :d_v], TERMS)
             else:
                 _add_product(own_sums, weights, value[heads, own], TERMS)  # (blockwise.3) (blockwise.4)
@@ -204,7 +204,7 @@ def _make_scores(tile: Tile, products: Array, bias: Array | None) -> Any:
         return _factor(tile)
     products *= abs(tile.factor)
     if tile.softcap is not None:
-        products[...] = capped(products, tile.softcap)  # (blockwise.38)
+        products[...] = capped(products, tile.softcap)  # (blockwise.37)
     if bias is not None:
         products += bias
     return tile.dtype.type(_exponential(tile.dtype).unit)
@@ -212,7 +212,7 @@ def _make_scores(tile: Tile, products: Array, bias: Array | None) -> Any:
 
 def _factor(tile: Tile) -> Any:
     """What makes an exponent of the exponential out of a product of a query and a key."""
-    return tile.dtype.type(abs(np.longdouble(tile.factor)) * _exponential(tile.dtype).unit)  # (blockwise.49)
+    return tile.dtype.type(abs(np.longdouble(tile.factor)) * _exponential(tile.dtype).unit)  # (blockwise.62)
 
 
 def _is_to_scale_queries(tile: Tile) -> bool:
@@ -294,21 +294,21 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
         d_scores = _product("d_scores", d_output[heads, rows], transposed(value[heads, columns]))
         if tile.dropout is not None:
             factors = _multipliers(tiles[heads], rows, columns)
-            d_scores *= factors  # (blockwise.37)
+            d_scores *= factors  # (blockwise.36)
             d_scores -= delta[heads, rows].sum(axis=-1, keepdims=True)
         if in_one_block:  # the gradients of a row of scores sum to zero, and if not, then it is rounding
             residual = np.einsum("hbc,hbc->hb", weights, d_scores)[..., None] * inverse[heads, rows]  # (h, b, 1)
-            d_scores -= residual  # (blockwise.59)
+            d_scores -= residual  # (blockwise.72)
         d_scores *= slopes  # (h, b, c) (blockwise.13)
         if tile.dropout is not None:
-            weights *= factors  # (blockwise.37)
+            weights *= factors  # (blockwise.36)
         if bias is not None:
             of_tiles = zip(tiles[heads], of_biases[heads], d_scores * inverse[heads, rows], strict=True)
             for of_tile, into, d_own in of_tiles:
                 read = of_tile.operands(rows, columns)
                 plain.add_read(into, plain.add_bias_gradient(of_tile.bias, into.bias, d_own, read), read)
         if below_cap is not None:
-            d_scores *= slope_of_capped(below_cap, tile.softcap)  # (blockwise.39)
+            d_scores *= slope_of_capped(below_cap, tile.softcap)  # (blockwise.38)
         own_d_value, own_d_key, own_d_query = d_value[heads, columns], d_key[heads, columns], d_query[heads, rows]
         _add_product(own_d_value, transposed(weights), d_output_over[heads, rows], terms_of_columns)  # (blockwise.11)
         _add_product(own_d_key, transposed(d_scores), query_over[heads, rows], terms_of_columns)  # (blockwise.15)
@@ -319,7 +319,7 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
         d_query[k] += into.query * tile.factor
         d_key[k] += into.key
     d_scale: Any = None
-    if is_row_scale(tile.scale):  # (blockwise.46, blockwise.47)
+    if is_row_scale(tile.scale):  # (blockwise.45, blockwise.46)
         d_query, d_scale = through_scale(d_query, _stacked(tiles, "query"), _stacked(tiles, "scale"))
         for k, into in enumerate(of_biases):
             d_scale[k] += into.scale
@@ -340,7 +340,7 @@ class _RecomputedWeights:
         self.of_products = self.in_range and _is_to_scale_queries(tile)
         if self.of_products:
             query = query * _factor(tile)
-        # More columns subtract as they multiply: q.k - s = [q, -s].[k, 1] (blockwise.54). That is nearly free.
+        # More columns subtract as they multiply: q.k - s = [q, -s].[k, 1] (blockwise.67). That is nearly free.
         self.query, self.key = with_column(query, -shift if tile.only_scaled else 0), with_column(key, 1)
 
     def weights(
@@ -420,7 +420,7 @@ def _twice(tile: Tile, cotangent: Cotangent, tangent: Any) -> tuple[Array | None
     scaled = dual_query
     if is_row_scale(scale):
         scale = dual(tile.take(scale), tangent.scale)
-        scaled = dual_query * scale  # (n, d_k) (blockwise.44)
+        scaled = dual_query * scale  # (n, d_k) (blockwise.43)
     query, d_query = value_of(scaled), velocity_of(scaled)
     recomputed = _RecomputedWeights(tile, _queries([tile])[0], key, cotangent.shift[:, None])
     inverse = (1 / np.where(cotangent.total == 0, np.inf, cotangent.total))[:, None]  # (n, 1) (blockwise.9)
@@ -430,7 +430,7 @@ def _twice(tile: Tile, cotangent: Cotangent, tangent: Any) -> tuple[Array | None
     gradients, of_biases = plain.zeros(tile), plain.zeros(tile)
     d_scaled, d_key, d_value = gradients.query, gradients.key, gradients.value
     first_d_scaled, d_sink = np.zeros_like(query), gradients.sink  # where each has a scale: not the tangent, but itself
-    # (n, 1) (blockwise.40)
+    # (n, 1) (blockwise.39)
     share = np.zeros_like(inverse) if tile.sink is None else np.exp(tile.sink - cotangent.shift[:, None]) * inverse
     output_tangent, deltas = np.zeros(cotangent.output.shape, tile.dtype), plain.delta(tile, cotangent)[:, None]
     d_outputs = apart(apart(cotangent.d_output, value), tangent.value)
@@ -455,21 +455,21 @@ def _twice(tile: Tile, cotangent: Cotangent, tangent: Any) -> tuple[Array | None
                 of_block = (cut_arrays(tile.bias, rows, columns), cut_tangents(tile.bias, tangent.bias, rows, columns))
                 scores_tangent += biases.tangent(*of_block, operands(rows, columns))
             factors = None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype)
-            yield columns, factors, weights, scores_tangent, of_cap  # (b, c) (blockwise.28)
+            yield columns, factors, weights, scores_tangent, of_cap  # (b, c) (blockwise.27)
 
     for rows in tile.row_blocks():
         d_output, logsumexp_tangent = d_outputs[rows], 0 if d_sink is None else share[rows] * tangent.sink
         for columns, factors, weights, scores_tangent, _ in with_tangents(rows):
             scores_tangent *= weights
-            logsumexp_tangent = logsumexp_tangent + scores_tangent.sum(axis=-1, keepdims=True)  # (b, 1) (blockwise.29)
+            logsumexp_tangent = logsumexp_tangent + scores_tangent.sum(axis=-1, keepdims=True)  # (b, 1) (blockwise.28)
             of_scores, of_values = drop(scores_tangent, factors), drop(weights, factors)
             _add_product(output_tangent[rows], of_scores, value[columns], terms_of_rows)
             _add_product(output_tangent[rows], of_values, tangent.value[columns], terms_of_rows)
-        output_tangent[rows] -= logsumexp_tangent * cotangent.output[rows]  # (b, d_v) (blockwise.29)
-        delta_tangent = np.einsum("ib,ib->i", d_output, output_tangent[rows])[:, None]  # (b, 1) (blockwise.31)
+        output_tangent[rows] -= logsumexp_tangent * cotangent.output[rows]  # (b, d_v) (blockwise.28)
+        delta_tangent = np.einsum("ib,ib->i", d_output, output_tangent[rows])[:, None]  # (b, 1) (blockwise.30)
         if d_sink is not None:
             sink_terms = deltas[rows] * (logsumexp_tangent - tangent.sink) - delta_tangent
-            d_sink += (share[rows] * sink_terms).sum()  # (blockwise.43)
+            d_sink += (share[rows] * sink_terms).sum()  # (blockwise.42)
 
         of_keys = np.zeros_like(d_scaled[rows])
         for columns, factors, weights, scores_tangent, of_cap in with_tangents(rows):
@@ -482,9 +482,9 @@ def _twice(tile: Tile, cotangent: Cotangent, tangent: Any) -> tuple[Array | None
             d_scores -= deltas[rows]  # (b, c) (blockwise.12)
             d_scores_tangent -= delta_tangent
             d_scores_tangent += scores_tangent * d_scores
-            d_scores_tangent *= weights  # (b, c) (blockwise.33)
+            d_scores_tangent *= weights  # (b, c) (blockwise.32)
             d_scores *= weights  # (b, c) (blockwise.13)
-            scores_tangent *= weights  # the tangent of the weights (blockwise.32)
+            scores_tangent *= weights  # the tangent of the weights (blockwise.31)
             weights_tangent = drop(scores_tangent, factors)
             if tile.bias is not None:
                 bias, read = biases.with_tangent(tile.bias, tangent.bias), operands(rows, columns)
@@ -494,7 +494,7 @@ def _twice(tile: Tile, cotangent: Cotangent, tangent: Any) -> tuple[Array | None
                     first_d_scaled[rows] += value_of(of_bias.query)
             if of_cap is not None:
                 d_scores, d_scores_tangent = slope_tangent(d_scores, d_scores_tangent, of_cap, tile.softcap)
-            # (blockwise.34)
+            # (blockwise.33)
             _add_product(d_value[columns], transposed(weights_tangent), d_output, terms_of_columns)
             _add_product(d_key[columns], transposed(d_scores_tangent), query[rows], terms_of_columns)
             _add_product(d_key[columns], transposed(d_scores), d_query[rows], terms_of_columns)
@@ -602,13 +602,13 @@ def _any_lost(array: Array, factor: Any = None) -> bool:
 
 
 def _bound(tiles: Sequence[Tile], query: Array) -> float:
-    """What no product of a query and a key exceeds: the product of their lengths (blockwise.50); NaN if one holds NaN.
+    """What no product of a query and a key exceeds: the product of their lengths (blockwise.63); NaN if one holds NaN.
 
     Where no score can be so large or so small that its exponential, unshifted, leaves the range of the dtype, that
     saves the running maximum, which is a fifth of the time of the forward pass.
     """
     longest = [_length(_stacked(tiles, "key", part)) for part in slices(0, tiles[0].m, KEYS)]
-    return float(_length(query) * np.max(longest))  # (blockwise.50)
+    return float(_length(query) * np.max(longest))  # (blockwise.63)
 
 
 def _largest_exponent(tiles: Sequence[Tile], bound: float) -> Any:

@@ -130,12 +130,12 @@ def merge_backward(
     one, other, d = _widened(one, other, d)
     with quiet():
         shares, _ = _shares(one, other)
-        merged = _shared(shares[0], one.output) + _shared(shares[1], other.output)  # (blockwise.24)
+        merged = _shared(shares[0], one.output) + _shared(shares[1], other.output)  # (blockwise.23)
         gradients = []
         for share, part in zip(shares, (one, other), strict=True):
-            d_output = _shared(share, d.output)  # (blockwise.25)
-            d_share = sum_to((d.output * (part.output - merged)).sum(axis=-1), of_rows) + d.logsumexp  # (blockwise.26)
-            d_logsumexp = np.where(share == 0, 0, share * d_share)  # (blockwise.26)
+            d_output = _shared(share, d.output)  # (blockwise.24)
+            d_share = sum_to((d.output * (part.output - merged)).sum(axis=-1), of_rows) + d.logsumexp  # (blockwise.25)
+            d_logsumexp = np.where(share == 0, 0, share * d_share)  # (blockwise.25)
             gradients.append(Partial(d_output.reshape(part.output.shape), sum_to(d_logsumexp, part.logsumexp.shape)))
         d_first, d_second = map(_cast, gradients, dtypes)
     return d_first, d_second
@@ -201,8 +201,8 @@ def _shares(first: Partial, second: Partial) -> tuple[tuple[Array, Array], Array
     ]
     powers[0] = np.where(limits[0] & limits[1], np.nan, powers[0])
     total = powers[0] + powers[1]
-    shares = [np.where(power == 0, 0, power / total) for power in powers]  # (blockwise.20, blockwise.23)
-    return (shares[0], shares[1]), np.where(at_limit, np.inf, shift + np.log(total))  # (blockwise.20)
+    shares = [np.where(power == 0, 0, power / total) for power in powers]  # (blockwise.60, blockwise.22)
+    return (shares[0], shares[1]), np.where(at_limit, np.inf, shift + np.log(total))  # (blockwise.60)
 
 
 def _shared(share: Array, output: Array) -> Array:

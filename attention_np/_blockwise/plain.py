@@ -124,7 +124,7 @@ def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
             cache, _ = _whole_rows(tile, some)
             d_query, d_scale = (None if x is None else x[some] for x in (tangent.query, tangent.scale))
             d_bias = cut_tangents(tile.bias, tangent.bias, some, tile.columns)
-            d_scores, _ = scores_tangent(cache, d_query, tangent.key, d_bias, d_scale)  # (blockwise.28)
+            d_scores, _ = scores_tangent(cache, d_query, tangent.key, d_bias, d_scale)  # (blockwise.27)
             if d_scores is not None or tangent.sink is not None:
                 d_scores = np.zeros((1, 1), tile.dtype) if d_scores is None else d_scores
                 d_scores = np.broadcast_to(d_scores, cache.weights.shape)
@@ -138,7 +138,7 @@ def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
                 d_weights, _ = without_column(softmax.times_jacobian(d_columns, cache.softmax), cache.sink)
                 d_output[some] += product(drop(d_weights, cache.dropout), cache.value, cache.mask)
                 of_rows = softmax.logsumexp_tangent(d_columns, cache.softmax)
-                d_logsumexp[some] = of_rows[:, 0]  # (blockwise.29)
+                d_logsumexp[some] = of_rows[:, 0]  # (blockwise.28)
             if tangent.value is not None:
                 d_output[some] += product(drop(cache.weights, cache.dropout), tangent.value, cache.mask)
     return d_output, d_logsumexp
@@ -255,7 +255,7 @@ def differentiate(tile: Tile, cotangent: Cotangent) -> TileGradients:
             d_weights = drop(pair_products(d_output, value, flows), factors)
             d_scores = d_products = np.where(moves, weights * (d_weights - deltas[rows, None]), 0)
             if tile.softcap is not None:
-                d_products = backward_times(d_scores, slope_of_capped(products, tile.softcap))  # (blockwise.39)
+                d_products = backward_times(d_scores, slope_of_capped(products, tile.softcap))  # (blockwise.38)
             _add_gradients(tile, gradients, d_scores, d_products, (rows, columns))
     return gradients
 
@@ -299,7 +299,7 @@ def _differentiate_whole_rows(tile: Tile, cotangent: Cotangent) -> TileGradients
         d_weights = drop(pair_products(d_output, cache.value, flows), cache.dropout)
         d_scores, d_sink_of_rows = dot_product.scores_gradient(d_weights, cache)
         if d_sink is not None and d_sink_of_rows is not None:
-            d_sink = d_sink + d_sink_of_rows  # (blockwise.42)
+            d_sink = d_sink + d_sink_of_rows  # (blockwise.41)
         if d_logsumexp is not None:
             of_softmax, moves = cache.softmax, d_logsumexp != 0
             moves = moves & (of_softmax.scores[:, : tile.m].real != -np.inf) & (of_softmax.logsumexp.real != np.inf)
@@ -307,7 +307,7 @@ def _differentiate_whole_rows(tile: Tile, cotangent: Cotangent) -> TileGradients
             d_scores = d_scores + np.where(moves, cache.weights * d_logsumexp, 0)  # (blockwise.19)
         d_products = d_scores
         if cache.uncapped is not None:
-            d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, tile.softcap))  # (blockwise.39)
+            d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, tile.softcap))  # (blockwise.38)
         _add_gradients(tile, gradients, d_scores, d_products, (rows, tile.columns))
     return gradients._replace(sink=d_sink)
 

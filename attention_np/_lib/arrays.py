@@ -139,7 +139,7 @@ def sum_to(array: Array, shape: tuple[int, ...]) -> Array:
         return array
     added = array.ndim - len(shape)
     stretched = tuple(i + added for i, size in enumerate(shape) if size == 1 and array.shape[i + added] != 1)
-    summed: Array = array.sum(axis=(*range(added), *stretched)).reshape(shape)  # (dot-product.32, dot-product.76)
+    summed: Array = array.sum(axis=(*range(added), *stretched)).reshape(shape)  # (dot-product.32, dot-product.74)
     return summed
 
 

@@ -81,7 +81,7 @@ def exp_of_minus_square(x: Numbers, factor: float) -> Numbers:
     """The exponential of ``-factor * x * x``, for a power of two as `factor`."""
     x = bounded(x, POWERS_FAR)
     h = np.where(np.abs(x.real) < 1, 0, on_grid(x))  # a square below one may be rounded
-    return np.exp(-factor * h * h) * np.exp(-factor * (x - h) * (x + h))  # (activation.31)
+    return np.exp(-factor * h * h) * np.exp(-factor * (x - h) * (x + h))  # (activation.33)
 
 
 def cubic_terms(x: Numbers, linear: Fraction, cubic: Fraction = Fraction(0)) -> tuple[Numbers, ...]:
@@ -90,7 +90,7 @@ def cubic_terms(x: Numbers, linear: Fraction, cubic: Fraction = Fraction(0)) -> 
     h = on_grid(x)
     (a, of_a), (b, of_b) = _split(linear), _split(cubic)
     rest = of_a * h + of_b * h * h * h + (x - h) * (float(linear) + float(cubic) * (x * x + x * h + h * h))
-    return (a * h, b * h * h * h, rest) if cubic else (a * h, rest)  # (activation.32)
+    return (a * h, b * h * h * h, rest) if cubic else (a * h, rest)  # (activation.34)
 
 
 def _split(number: Fraction) -> tuple[float, float]:

@@ -185,7 +185,7 @@ def decayed_products(late: Array, early: Array, log_decay: Array, behind: Sequen
     for before, later in _halves(0, c):
         to_late, of_early = _decays(log_decay, before, later, behind)
         rows, columns = _rows(late[..., later, :] * to_late), _rows(early[..., before, :] * of_early)
-        block = rows @ transposed(columns)  # (linear-attention.46)
+        block = rows @ transposed(columns)  # (linear-attention.92)
         shape = (*block.shape[:-2], kinds, block.shape[-2] // kinds, others, block.shape[-1] // others)
         products[..., later, :, before] = block.reshape(shape)
     return products
@@ -213,9 +213,9 @@ def decayed_products_backward(
         # a decay is in the segments of all that come behind it, and of all that came before
         for kind, with_own in enumerate(behind):
             of_kind = d_one[..., kind, :, :] * one[..., kind, :, :]
-            # (linear-attention.42, linear-attention.47)
+            # (linear-attention.42, linear-attention.93)
             d_log_decay[..., later, :] += sum_from(of_kind, with_own)
-        # (linear-attention.42, linear-attention.47)
+        # (linear-attention.42, linear-attention.93)
         d_log_decay[..., before, :] += sum_before((d_other * other).sum(axis=-3))
     return d_late, d_early, d_log_decay
 

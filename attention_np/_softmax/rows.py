@@ -37,7 +37,7 @@ def above_mean(vector: Array, weights: Array, axis: int, place: tuple[Array, Arr
 
     The mean is a product of rows, which needs no memory for its terms, and rounds a little more.
     """
-    above: Array = vector - entry_at(place, vector, axis)  # (..., m) (softmax.72)
+    above: Array = vector - entry_at(place, vector, axis)  # (..., m) (softmax.85)
     if axis == above.ndim - 1:
         above -= (weights[..., None, :] @ above[..., None])[..., 0]  # in place: fresh memory takes longer
     else:

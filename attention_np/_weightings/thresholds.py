@@ -75,9 +75,9 @@ def _to_sum_one(anchor: Array, gaps: Array, excess: float) -> Array:
         logarithms, inside = _logarithms(anchor, gaps, excess)
         surplus = np.where(is_top, np.expm1(logarithms), np.where(inside, np.exp(logarithms), 0))
         if excess <= 1:
-            of_slopes = excess * anchor + (1 - excess) * logarithms  # (..., m) (weightings.23)
+            of_slopes = excess * anchor + (1 - excess) * logarithms  # (..., m) (weightings.59)
         else:  # where that would be a small difference of large numbers
-            of_slopes = logarithms - _rise(anchor, gaps, excess)  # (..., m) (weightings.23)
+            of_slopes = logarithms - _rise(anchor, gaps, excess)  # (..., m) (weightings.59)
         slopes = np.where(inside, np.exp(of_slopes), 0)
         step = _log1p(-surplus.sum(axis=-1, keepdims=True) / slopes.sum(axis=-1, keepdims=True))
         step = np.minimum(step, 0) if is_real and number else step
@@ -89,7 +89,7 @@ def _to_sum_one(anchor: Array, gaps: Array, excess: float) -> Array:
 
 
 def _logarithms(anchor: Array, gaps: Array, excess: float) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """The logarithms of weights, of that of the anchor and of what scores are above it, (..., m) (weightings.22)."""
+    """The logarithms of weights, of that of the anchor and of what scores are above it, (..., m) (weightings.58)."""
     if excess <= 1:  # no score is above it
         ratios = excess * gaps * np.exp(-excess * anchor)  # (..., m)
         inside = ratios.real > -1
@@ -107,8 +107,8 @@ def _largest_of_square_roots(gaps: Array) -> Array:
     number = np.arange(1, gaps.shape[-1] + 1).astype(gaps.dtype)
     mean = halves.cumsum(axis=-1) / number  # of the largest ones, as many as there are
     spread = (halves * halves).cumsum(axis=-1) - number * mean * mean
-    root = np.sqrt(np.maximum(1 - spread, 0) / number) - mean  # (..., m) (weightings.26)
-    last = np.maximum((halves + root > 0).sum(axis=-1, keepdims=True), 1) - 1  # (weightings.25)
+    root = np.sqrt(np.maximum(1 - spread, 0) / number) - mean  # (..., m) (weightings.22)
+    last = np.maximum((halves + root > 0).sum(axis=-1, keepdims=True), 1) - 1  # (weightings.21)
     largest: Array = np.take_along_axis(root, last, axis=-1) ** 2
     return largest
 
@@ -136,7 +136,7 @@ def _smallest_inside(gaps: Array, excess: float) -> Array:
     """The smallest of the `gaps` whose weight is not zero, (..., 1).
 
     Sorted, they are halved until it is found: what the weights of all others would be if its own were zero leaves
-    something of one (weightings.24).
+    something of one (weightings.20).
     """
     descending = -np.sort(-gaps, axis=-1)  # (..., m)
     low = np.zeros((*gaps.shape[:-1], 1), int)

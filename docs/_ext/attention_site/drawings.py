@@ -340,7 +340,7 @@ FIGURES = (
     ),
     Drawing(
         "cost",
-        "blockwise.61",
+        "blockwise.48",
         _cost,
         "Memory over the length of the sequence on logarithmic axes: plain attention grows with the square of the "
         "length, blockwise attention with the length.",
@@ -356,7 +356,7 @@ FIGURES = (
     ),
     Drawing(
         "sink",
-        "dot-product.40",
+        "dot-product.38",
         _sink,
         "Three rising curves over the sink, from nearly zero to nearly one: for 1, 8 and 64 keys, each further right.",
         "The share $\\omega$ of a sink, where all keys have the score zero. Many keys outweigh it together.",
