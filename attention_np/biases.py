@@ -116,11 +116,11 @@ class Bias:
 
     def with_tangent(self, d_array: Array) -> Bias:
         """The same, whose blocks and gradients are dual numbers, as the array and what else is given may be."""
-        return _OfDuals(self.array, self, d_array)
+        return _WithTangent(self.array, self, d_array)
 
 
 @dataclass(frozen=True, eq=False)
-class _OfDuals(Bias):
+class _WithTangent(Bias):
     """A bias that is linear in its array alone, beside a tangent of that."""
 
     of: Bias
@@ -818,9 +818,9 @@ class _Forgetting(Bias):
         del query
         queries, keys = self._places(rows, columns)
         # What is rounded off a long sum would be off each of its differences, so a second number keeps it.
-        wide = np.cumsum(self.array, axis=-1, dtype=WIDER[self.dtype.kind])  # (..., L) (biases.10)
-        sums = wide.astype(self.dtype)
-        rest = (wide - sums).astype(self.dtype)
+        extended = np.cumsum(self.array, axis=-1, dtype=WIDER[self.dtype.kind])  # (..., L) (biases.10)
+        sums = extended.astype(self.dtype)
+        rest = (extended - sums).astype(self.dtype)
         one, other = (x[..., queries, None] - x[..., None, keys] for x in (sums, rest))
         differences: Array = one + other  # (..., b, c) (biases.11)
         return differences

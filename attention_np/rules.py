@@ -266,10 +266,10 @@ class _Whole(Rule):
 
 def reach(rule: Rule, rows: slice, columns: slice) -> slice:
     """What a rule, which may be the caller's, says of `columns`: checked, since a wrong slice would hide keys."""
-    found = rule.columns(rows, columns)
-    bounds = (found.start, found.stop) if isinstance(found, slice) and found.step in (None, 1) else ()
+    answer = rule.columns(rows, columns)
+    bounds = (answer.start, answer.stop) if isinstance(answer, slice) and answer.step in (None, 1) else ()
     if len(bounds) != 2 or not all(isinstance(bound, int | np.integer) for bound in bounds):
-        raise TypeError(f"the columns of a rule must be a slice of two integers and no step, not {found!r} ({rule!r})")
+        raise TypeError(f"the columns of a rule must be a slice of two integers and no step, not {answer!r} ({rule!r})")
     start, stop = map(int, bounds)
     if start >= stop:
         return slice(columns.start, columns.start)

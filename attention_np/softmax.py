@@ -286,8 +286,8 @@ def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | Non
         diagonal = products.sum(axis=-1)[..., None] * eye  # (softmax.24)
         matrix = diagonal - products  # (..., m, m) (softmax.21)
         if not np.isfinite(cache.logsumexp).all():
-            moves = np.moveaxis(rows.depends(cache), cache.axis, -1)
-            matrix = np.where(moves[..., :, None] & moves[..., None, :], matrix, 0)
+            dependent = np.moveaxis(rows.depends(cache), cache.axis, -1)
+            matrix = np.where(dependent[..., :, None] & dependent[..., None, :], matrix, 0)
         return as_result(matrix, precision(cache.scores).result)
 
 

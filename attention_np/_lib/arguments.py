@@ -297,8 +297,8 @@ def check_features(query: Array, key: Array) -> None:
 
 @lru_cache
 def _usual_scale(d_k: int, compute: np.dtype[Any]) -> Any:
-    real, wide = real_types(compute)
-    return real(1 / np.sqrt(wide(max(d_k, 1))))  # without features the products are zero anyway
+    real, extended = real_types(compute)
+    return real(1 / np.sqrt(extended(max(d_k, 1))))  # without features the products are zero anyway
 
 
 def as_row_scale(scale: Any, shape: tuple[int, ...]) -> Array | None:

@@ -103,6 +103,6 @@ class Draws(NamedTuple):
 
 def _factors(draws: Array, dropout_p: float, dtype: np.dtype[Any]) -> Array:
     kept = draws >= round(dropout_p * 2**32)
-    real, wide = real_types(dtype)
-    factors: Array = np.where(kept, real(1 / (1 - wide(dropout_p))), real(0))
+    real, extended = real_types(dtype)
+    factors: Array = np.where(kept, real(1 / (1 - extended(dropout_p))), real(0))
     return factors

@@ -31,10 +31,10 @@ def in_double(function: Function) -> Function:
 
     @wraps(function)
     def in_its_own(x: Numbers) -> Numbers:
-        wide = np.result_type(x.dtype, np.float64)
-        if x.dtype == wide:
+        dtype = np.result_type(x.dtype, np.float64)
+        if x.dtype == dtype:
             return function(x)
-        results = function(x.astype(wide))
+        results = function(x.astype(dtype))
         return tuple(y.astype(x.dtype) for y in results) if isinstance(results, tuple) else results.astype(x.dtype)
 
     return in_its_own

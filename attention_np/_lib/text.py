@@ -58,8 +58,8 @@ def width_of(text: str) -> int:
     >>> width_of("mat"), width_of("垫子")
     (3, 4)
     """
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+    double = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + double - sum(unicodedata.combining(character) > 0 for character in text)
 
 
 def padded(text: str, width: int, align: str = "<") -> str:

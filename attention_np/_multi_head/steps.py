@@ -73,9 +73,9 @@ def norms(kind: str | None, epsilon: float, has_gain: bool, d_k: int, compute: n
         return ()
     if kind != "l2":
         return (Norm(checked),)
-    real, wide = real_types(compute)  # the mean of the squares is their sum over d_k
-    to_length = partial(np.multiply, real(1 / np.sqrt(wide(max(d_k, 1)))))  # (multi-head.64)
-    return Norm(real(checked / wide(max(d_k, 1)))), Linear(to_length, to_length)
+    real, extended = real_types(compute)  # the mean of the squares is their sum over d_k
+    to_length = partial(np.multiply, real(1 / np.sqrt(extended(max(d_k, 1)))))  # (multi-head.64)
+    return Norm(real(checked / extended(max(d_k, 1)))), Linear(to_length, to_length)
 
 
 def turns(

@@ -70,12 +70,12 @@ def where_weights_depend(formula: Callable[..., Array], cache: Any, *vectors: Ar
     result = formula(*vectors, weights, axis)
     if is_finite(result) and is_finite(cache.logsumexp):
         return result
-    moves = depends(cache)  # (..., m)
+    dependent = depends(cache)  # (..., m)
     if is_finite(result) and not at_limit(cache).any():
-        return np.where(moves, result, 0)  # rows with nothing to attend to: zero, which weights made of either sign
+        return np.where(dependent, result, 0)  # rows with nothing to attend to: zero, which weights made of either sign
     for vector in vectors:
-        moves = moves & (vector != 0).any(axis=axis, keepdims=True)
-    weights, *inside = [np.where(moves, x, 0) for x in (weights, *vectors)]
+        dependent = dependent & (vector != 0).any(axis=axis, keepdims=True)
+    weights, *inside = [np.where(dependent, x, 0) for x in (weights, *vectors)]
     result = formula(*inside, weights, axis)  # (softmax.63)
     finite = [np.isfinite(vector) for vector in inside]
     overflowed = (np.logical_and.reduce(finite) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
@@ -84,7 +84,7 @@ def where_weights_depend(formula: Callable[..., Array], cache: Any, *vectors: Ar
         shifted, other = (np.asarray(formula(*wide, weights, axis, shift)) for shift in (True, False))
         in_range = np.where(np.logical_and.reduce(finite).all(axis=axis, keepdims=True), shifted, other)
         result = np.where(overflowed, in_range, result)
-    return np.where(moves, result, 0)
+    return np.where(dependent, result, 0)
 
 
 def depends(cache: Any) -> Array:

@@ -771,7 +771,7 @@ class Printer(Layout):
         code = self.plain(code)
         if name in ("softmax", "logsumexp"):
             code = self.full(code)
-            return self._along(name, code, len(code.names) + code.rank - 1, lasts=True)
+            return self._softmax_over(name, code, len(code.names) + code.rank - 1, lasts=True)
         if name in ("max", "min"):
             axes = tuple(range(-code.rank, 0))
             return Code(f"{code.within(ATOM)}.{name}({_axis(code, axes)})", ATOM, code.names)
@@ -840,9 +840,9 @@ class Printer(Layout):
         )
         if order != code.names:
             laid = turned(code, order)
-        return inside._along(name, laid, order.index(bound.names[0]), bound.names[0])
+        return inside._softmax_over(name, laid, order.index(bound.names[0]), bound.names[0])
 
-    def _along(self, name: str, code: Code, axis: int, bound: str = "", lasts: bool = False) -> Code:
+    def _softmax_over(self, name: str, code: Code, axis: int, bound: str = "", lasts: bool = False) -> Code:
         """Softmax or log-sum-exp along an axis."""
         total = len(code.names) + code.rank
         where = "-1" if axis == total - 1 else str(axis)

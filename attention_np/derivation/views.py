@@ -87,9 +87,9 @@ def _numbers(
     check: PageCheck, equation: Equation, parts: list[PrintedStatement | None], examples: list[Scope]
 ) -> list[str]:
     """A line for each array on the left that a worked example says all of."""
-    found: dict[str, str] = {}
+    numbers: dict[str, str] = {}
     for statement, part in zip(check.statements[equation.tag], parts, strict=True):
-        if part is None or not part.name or part.name in found:
+        if part is None or not part.name or part.name in numbers:
             continue
         for scope in examples:
             if not _is_set(statement, scope, check):
@@ -100,9 +100,9 @@ def _numbers(
             except Fault:
                 continue
             if array.size <= MOST_ENTRIES and np.isfinite(array).any():
-                found[part.name] = shown(part.name, array)
+                numbers[part.name] = shown(part.name, array)
             break
-    return list(found.values())
+    return list(numbers.values())
 
 
 def _is_set(statement: Statement, scope: Scope, check: PageCheck) -> bool:

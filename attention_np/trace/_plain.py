@@ -37,7 +37,7 @@ _TIGHT = (
 def prose(markdown: str) -> str:
     """A paragraph, on one line."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(markdown.split()))
-    text = re.sub(r"\$([^$]+)\$", lambda found: formula(found.group(1)), text)
+    text = re.sub(r"\$([^$]+)\$", lambda match: formula(match.group(1)), text)
     return re.sub(r"(?<!\w)\*+(\w[^*]*)\*+", r"\1", text)
 
 
