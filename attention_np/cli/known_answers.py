@@ -10,7 +10,7 @@ from typing import Any
 from attention_np.cli.outcome import HOLDS, missing, refuse
 from attention_np.known_answers import write
 from attention_np.known_answers.examples import OF_KERNELS, OPS, SETS
-from attention_np.known_answers.formats import DTYPES
+from attention_np.known_answers.formats import OF_CASES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,20 +19,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = (*OPS, "blockwise", *OF_KERNELS)
     parser.add_argument("--op", action="append", choices=names, help="this op alone; may be repeated")
     parser.add_argument("--set", choices=SETS, default="standard", help="by default standard")
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="this dtype alone; may be repeated")
+    parser.add_argument("--dtype", action="append", choices=OF_CASES, help="this dtype alone; may be repeated")
 
 
 def run(options: argparse.Namespace) -> int:
     """Write, say what was written, and return 0."""
-    dtypes = options.dtype or DTYPES
     try:
-        count = write(options.directory, ops=options.op, dtypes=dtypes, cases=options.set, progress=_progress())
+        count = write(options.directory, ops=options.op, dtypes=options.dtype, cases=options.set, progress=_progress())
     except ImportError as error:
+        return refuse(str(error))
+    except ValueError as error:
         return refuse(str(error))
     except OSError as error:
         return refuse(f"cannot write {options.directory}: {error.strerror}" if error.strerror else str(error))
-    files = f"{count // len(set(dtypes))} cases in {', '.join(dict.fromkeys(dtypes))}"
-    print(f"{options.directory}: {files}, described by manifest.json")  # noqa: T201
+    print(f"{options.directory}: {count} files, described by manifest.json")  # noqa: T201
     return HOLDS
 
 

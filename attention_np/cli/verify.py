@@ -8,14 +8,14 @@ from pathlib import Path
 from attention_np._lib.text import legible
 from attention_np.cli.outcome import FAILS, HOLDS, refuse
 from attention_np.known_answers import verify_files
-from attention_np.known_answers.formats import DTYPES
+from attention_np.known_answers.formats import OF_CASES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="results: a file of each case, named as in the set")
     parser.add_argument("--answers", type=Path, metavar="OTHER", required=True, help="what `known-answers` has written")
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="this dtype alone; may be repeated")
+    parser.add_argument("--dtype", action="append", choices=OF_CASES, help="this dtype alone; may be repeated")
     parser.add_argument(
         "--capabilities", type=Path, metavar="FILE", help="what the kernel can do, in JSON: other cases are left out"
     )

@@ -17,7 +17,7 @@ import numpy as np
 from attention_np._lib.arrays import Array
 from attention_np.known_answers.around import activated, hats
 from attention_np.known_answers.by_position import frequencies
-from attention_np.known_answers.formats import Format
+from attention_np.known_answers.formats import FORMATS, Format
 from attention_np.known_answers.program import SCALING, Head, Tangents, sum_to
 from attention_np.known_answers.weighed import weighed
 
@@ -84,7 +84,8 @@ class Analysis:
     """The rules, for one format."""
 
     def __init__(self, form: Format) -> None:
-        self.u, self.v, self.underflow = form.unit, form.accumulation_unit, form.underflow
+        steps = FORMATS[form.steps] if form.steps else form
+        self.form, self.u, self.v, self.underflow = form, steps.unit, form.accumulation_unit, steps.underflow
 
     def map(self, x: Computed, function: Callable[[Array], Array]) -> Computed:
         """With both parts moved about by `function`, which computes nothing."""
@@ -97,6 +98,13 @@ class Analysis:
     def rounded(self, x: Computed) -> Computed:
         """`x` rounded to the dtype; a zero that nothing disturbs stays what it is."""
         return Computed(x.value, x.error + np.where(x.size > 0, self.u * x.size + self.underflow, 0))
+
+    def factor(self, x: Computed, name: str | None = None) -> Computed:
+        """`x`, rounded, as a factor of a product in eight bits: weights are rounded once more, gradients to `name`."""
+        if not self.form.steps:
+            return x
+        form = FORMATS[name] if name else self.form
+        return Computed(x.value, x.error + np.where(x.size > 0, form.unit * x.size + 2.0 ** (form.least - 1), 0))
 
     def off(self, x: Computed, roundings: int) -> Computed:
         """`x` after so many more roundings in the precision of sums."""
@@ -435,7 +443,8 @@ class Analysis:
             )
             d_scores = self.map(d_scores, lambda x: np.where(at.moves, x, 0))
         again = at.again if kept is None else self.rounded(self.times(at.again, kept))
-        return Head(at.output, at.weights.logsumexp, d_scores, self.d_value(at, again, d_output))
+        d_scores = self.factor(d_scores, self.form.gradients)
+        return Head(at.output, at.weights.logsumexp, d_scores, self.d_value(at, self.factor(again), d_output))
 
     def attended(
         self,
@@ -449,7 +458,8 @@ class Analysis:
         """What there is before the gradient goes on from the weights to the scores."""
         weights = self.weights(scores, visible)
         forward = weights.forward if kept is None else self.times(weights.forward, kept)
-        output = self.product(self.rounded(forward), value, RESCALING * scores.shape[-1] + OTHERS)
+        longer, terms = self.rounded(forward), RESCALING * scores.shape[-1] + OTHERS
+        factors, output = self.factor(longer), self.product(longer, value, terms)
         again = self.rounded(weights.backward)
         live: Array = np.any(d_output.size > 0, axis=-1, keepdims=True)  # (..., n, 1)
         live = live if d_logsumexp is None else live | (d_logsumexp.size > 0)[..., None]
@@ -458,7 +468,10 @@ class Analysis:
         d_weights = d_weights if kept is None else self.times(d_weights, kept)
         # The mean is sum_j A_ij dA_ij or sum_b dO_ib O_ib: the errors of both, for either may be computed.
         by_pairs, by_output = self.mean_of(again, d_weights), self.mean_of(d_output, self.rounded(output))
-        mean = Computed(by_pairs.value, np.where(live, by_pairs.error + by_output.error, 0))
+        # An output of weights in eight bits is off by what each pair is off, and so is the mean.
+        of_factors = ((factors.error - longer.error) * d_weights.size).sum(axis=-1, keepdims=True)
+        mean = Computed(by_pairs.value, np.where(live, by_pairs.error + by_output.error + of_factors, 0))
+        output = output if factors is longer else self.product(factors, value, terms)
         return Attended(weights, output, again, live, weights.moves & flows, d_weights, mean)
 
     def d_weights(self, d_output: Computed, value: Computed, flows: Array) -> Computed:

@@ -14,7 +14,7 @@ from attention_np._lib.arrays import Array
 from attention_np._lib.text import shortened
 from attention_np.known_answers.examples import OF_KERNELS, OPS
 from attention_np.known_answers.files import refusing
-from attention_np.known_answers.formats import DTYPES
+from attention_np.known_answers.formats import DESCALE, OF_CASES
 from attention_np.known_answers.manifest import Entry
 from attention_np.known_answers.signatures import SIGNATURES
 
@@ -81,6 +81,7 @@ def _groups(shapes: Mapping[str, tuple[int, ...]]) -> int | None:
 
 def _swapped(name: str, x: Any) -> Any:
     of_input = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
+    of_input = of_input.removesuffix(DESCALE)
     axes = next((n for names, n in ((BY_FEATURE, 3), (BY_TOKEN, 2)) if of_input in names), None)
     if axes is None or x is None or np.ndim(x) < axes:
         return x
@@ -128,7 +129,7 @@ TAKES = ("tangents", *{x: None for one in SIGNATURES.values() for x in (*one.opt
 NUMBERS = json.as_tuple(json.as_whole)
 FIELDS: dict[str, Callable[[Any], Any]] = {
     "ops": _names((*OPS, *OF_KERNELS)),
-    "dtypes": _names(DTYPES),
+    "dtypes": _names(OF_CASES),
     "takes": _names(TAKES),
     "d_k": NUMBERS,
     "d_v": NUMBERS,

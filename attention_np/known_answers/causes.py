@@ -21,7 +21,9 @@ from attention_np._lib.arrays import Array
 from attention_np.known_answers.analysis import Analysis, Computed, Weights, exact
 from attention_np.known_answers.bounds import analysed_by, finite
 from attention_np.known_answers.formats import FORMATS, Format
+from attention_np.known_answers.kernels import dequantised
 from attention_np.known_answers.reading import KnownAnswer
+from attention_np.known_answers.signatures import DESCALES
 
 Predictions = Mapping[str, Computed]
 ASKED_OF_CASES = (
@@ -47,8 +49,12 @@ def conventions_read(reading: Reading) -> Cause:
     said = " and ".join(difference(axis, value, ALTERNATIVES[axis][0]) for axis, value in reading.items())
 
     def predict(case: KnownAnswer) -> Predictions:
-        inputs = {name: x if x.dtype == np.bool_ else finite(name, x) for name, x in case.inputs.items()}
-        return answers(reading, inputs, case.options, Analysis(FORMATS[case.dtype]))
+        rules = Analysis(FORMATS[case.dtype])
+        exactly = {name: x if x.dtype == np.bool_ else exact(finite(name, x)) for name, x in case.inputs.items()}
+        inputs: dict[str, Array] = {
+            name: np.asarray(getattr(x, "value", x)) for name, x in dequantised(rules, exactly).items()
+        }
+        return answers(reading, inputs, case.options, rules)
 
     return Cause("convention", _always(said), predict)
 
@@ -82,9 +88,16 @@ SLIPS: dict[str, Callable[[Format], Analysis]] = {
 
 
 def slips() -> Iterator[Cause]:
-    """Terms and factors that a backward pass leaves out."""
+    """Terms and factors that a backward pass leaves out, and scales of eight bits."""
     for said, rules in SLIPS.items():
         yield Cause("slip", _always(said), _by(rules))
+    for name in DESCALES:
+        yield Cause("slip", _always(f"lack the factor {name}"), partial(_without, name))
+
+
+def _without(descale: str, case: KnownAnswer) -> Predictions:
+    inputs = {name: np.ones_like(x) if name == descale else x for name, x in case.inputs.items()}
+    return analysed_by(Analysis(FORMATS[case.dtype]), case.op, inputs, case.options)
 
 
 def _by(rules: Callable[[Format], Analysis]) -> Callable[[KnownAnswer], Predictions]:

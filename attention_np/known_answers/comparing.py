@@ -21,19 +21,7 @@ def compare(case: KnownAnswer, name: str, found: Array) -> Comparison:
     answer, bound = case.answers[name].astype(np.float64), case.bounds[name]
     if found.shape != answer.shape:
         shapes = f"its shape is {found.shape}, and that of the answer is {answer.shape}"
-        return Comparison(
-            case.name,
-            name,
-            False,
-            math.inf,
-            (),
-            *(math.nan, math.nan, math.nan),
-            answer.size,
-            answer.size,
-            shapes,
-            case.description,
-            _flags(case),
-        )
+        return _without_numbers(case, name, shapes)
     wide = found.astype(np.result_type(np.float64, found.dtype) if found.dtype.kind == "f" else np.float64)
     with np.errstate(all="ignore"):
         same = (wide == answer) | (np.isnan(wide) & np.isnan(answer))
@@ -47,39 +35,23 @@ def compare(case: KnownAnswer, name: str, found: Array) -> Comparison:
     wrong = ratios > 1
     note = _explain(wide.astype(np.float64), answer, bound, wrong) if wrong.any() else None
     values = float(wide[index]), float(answer[index]), float(bound[index])
+    ok, ratio, count = not wrong.any(), float(ratios[index]), int(wrong.sum())
     return Comparison(
-        case.name,
-        name,
-        not wrong.any(),
-        float(ratios[index]),
-        index,
-        *values,
-        int(wrong.sum()),
-        answer.size,
-        note,
-        case.description,
-        _flags(case),
+        case.name, name, ok, ratio, index, *values, count, answer.size, note, case.description, _flags(case)
     )
 
 
 def failed(case: KnownAnswer, error: Exception) -> Comparison:
     """The verdict on a case in which a function raised."""
-    answer = case.answers["output"]
     first = (str(error).strip().splitlines() or [""])[0]
     note = f"it raised {type(error).__name__}{f': {first[:90]}' if first else ''}"
-    nothing = math.nan, math.nan, math.nan
+    return _without_numbers(case, "output", note)
+
+
+def _without_numbers(case: KnownAnswer, name: str, note: str) -> Comparison:
+    size, none = case.answers[name].size, math.nan
     return Comparison(
-        case.name,
-        "output",
-        False,
-        math.inf,
-        (),
-        *nothing,
-        answer.size,
-        answer.size,
-        note,
-        case.description,
-        _flags(case),
+        case.name, name, False, math.inf, (), none, none, none, size, size, note, case.description, _flags(case)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ class Format(NamedTuple):
     accumulation: int  # bits of a significand in sums
     least_normal: int  # the exponent of the smallest normal number in sums
     code: str  # in files
+    steps: str | None = None  # the format that is rounded to between products, if it is a longer one
+    gradients: str | None = None  # and the one that gradients are rounded to where they enter a product
 
     @property
     def unit(self) -> float:
@@ -42,26 +45,40 @@ FORMATS = {
     "float32": Format(24, -149, 24, -126, "F32"),
     "float16": Format(11, -24, 24, -126, "F16"),
     "bfloat16": Format(8, -133, 24, -126, "BF16"),
+    "float8_e4m3fn": Format(4, -9, 24, -126, "F8_E4M3", "bfloat16", "float8_e5m2"),
+    "float8_e5m2": Format(3, -16, 24, -126, "F8_E5M2"),
 }
-DTYPES = tuple(FORMATS)
+DTYPES = tuple(FORMATS)[:4]
+EIGHT_BITS = "float8_e4m3fn"  # of queries, keys and values, whose scales are among the inputs
+OF_CASES = (*DTYPES, EIGHT_BITS)
+DESCALE = "_descale"  # behind the name of an array: what its numbers are to be multiplied by
+
+
+def format_of(array: str, dtype: str, inputs: Container[str], in_float32: Container[str] = ()) -> str:
+    """The format that an array is stored in, in a case of a dtype: of few bits if its scale is among the inputs."""
+    if array + DESCALE in inputs:
+        return "float8_e5m2" if array == "d_output" else EIGHT_BITS
+    if array.endswith(DESCALE) or (array in in_float32 and FORMATS[dtype].precision < FORMATS["float32"].precision):
+        return "float32"
+    return "bfloat16" if dtype == EIGHT_BITS else dtype
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a format; that of bfloat16 comes from ml_dtypes.
+    """The NumPy dtype of a format; those that NumPy lacks come from ml_dtypes.
 
     Raises
     ------
     ImportError
         If ml_dtypes is needed and missing.
     """
-    if name != "bfloat16":
+    if hasattr(np, name):
         return np.dtype(name)
     try:
         import ml_dtypes
     except ImportError as error:
-        raise ImportError("bfloat16 needs ml_dtypes: pip install 'attention-np[answers]'") from error
-    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return bfloat16
+        raise ImportError(f"{name} needs ml_dtypes: pip install 'attention-np[answers]'") from error
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 def to_format(values: Array, name: str) -> Array:

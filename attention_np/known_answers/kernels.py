@@ -12,6 +12,7 @@ import numpy as np
 
 from attention_np._lib.arrays import Array
 from attention_np.known_answers.by_position import Arithmetic, Numbers, Options
+from attention_np.known_answers.formats import DESCALE
 from attention_np.known_answers.program import attention_of_heads, sum_to_groups
 
 AS_GIVEN = ("bias", "sink", "slopes", "mask", "kept", "d_logsumexp")  # by those of heads, as they are
@@ -19,10 +20,15 @@ AS_GIVEN = ("bias", "sink", "slopes", "mask", "kept", "d_logsumexp")  # by those
 
 def attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
     """Attention of (..., h, n, d) queries over (..., h / g, m, d) keys, of which each serves g heads that are next."""
+    inputs = dequantised(rules, inputs)
     query, key = inputs["query"], inputs["key"]
     d_v = options.get("value_width")
     value = rules.map(key, lambda a: a[..., :d_v]) if "value" not in inputs else inputs["value"]
-    of_own = {"key": key, "value": value, **{x: inputs[x] for x in ("v_key", "v_value") if x in inputs}}
+    of_own: dict[str, Numbers] = {
+        "key": key,
+        "value": value,
+        **{x: inputs[x] for x in ("v_key", "v_value") if x in inputs},
+    }
     if "block_table" in options:
         slots = slots_of(options["block_table"], key.shape[-2])
         of_own = {name: _from_pages(rules, x, slots) for name, x in of_own.items()}
@@ -46,6 +52,17 @@ def attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options
         as_value = rules.joined([as_value.swapaxes(-1, -2), beyond.swapaxes(-1, -2)]).swapaxes(-1, -2)
         answers["d_key"] = rules.plus(rules.rounded(answers["d_key"]), rules.rounded(as_value))
     return answers
+
+
+def dequantised(rules: Arithmetic, inputs: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    """The inputs, each times its scale, of which a number is for as many entries along an axis as its length leaves."""
+    found = {name: x for name, x in inputs.items() if not name.endswith(DESCALE)}
+    for name in found.keys() & {name.removesuffix(DESCALE) for name in inputs.keys() - found.keys()}:
+        descale = inputs[name + DESCALE]
+        for axis, (size, count) in enumerate(zip(found[name].shape, descale.shape, strict=True)):
+            descale = rules.map(descale, lambda a, axis=axis, times=size // count: np.repeat(a, times, axis))
+        found[name] = rules.times(found[name], descale)
+    return found
 
 
 def pairs(options: Options, n: int, m: int) -> Array:

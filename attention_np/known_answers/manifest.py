@@ -12,7 +12,7 @@ from attention_np._lib import json
 from attention_np._lib.text import shortened
 from attention_np.known_answers.examples import OF_KERNELS, OPS, TAGS, THREADS
 from attention_np.known_answers.files import BOOLEAN, refusing
-from attention_np.known_answers.formats import DTYPES, FORMATS
+from attention_np.known_answers.formats import FORMATS, OF_CASES, format_of
 from attention_np.known_answers.signatures import BOOLEANS, SIGNATURES
 
 MANIFEST = "manifest.json"
@@ -46,6 +46,8 @@ ABOUT = (
     "window is [left, right]: query i sees keys i - left to i + right, both included.",
     "Dropout is given by what is kept: weights are kept / (1 - dropout_p) times what they were. Where there is a "
     "d_logsumexp, gradients are those of sum(output * d_output) + sum(logsumexp * d_logsumexp).",
+    "An array NAME with a NAME_descale is of eight bits and stands for their product, of which d_NAME is the gradient: "
+    "along each axis a number of NAME_descale is for as many entries, one after the other, as there are times more.",
 )
 
 
@@ -99,7 +101,9 @@ def as_json(entries: list[Entry]) -> dict[str, Any]:
             if tag in tags
         },
         "dtypes": {
-            name: {"unit_roundoff": form.unit, "unit_roundoff_of_sums": form.accumulation_unit}
+            name: {"unit_roundoff": FORMATS[form.steps or name].unit, "unit_roundoff_of_sums": form.accumulation_unit}
+            | ({"unit_roundoff_of_weights": form.unit} if form.steps else {})
+            | ({"unit_roundoff_of_gradients": FORMATS[form.gradients].unit} if form.gradients else {})
             for name, form in FORMATS.items()
             if name in dtypes
         },
@@ -246,10 +250,12 @@ def _check(entry: Entry) -> None:
     shapes: dict[str, dict[str, tuple[int, ...]]] = {role: {} for role in ROLES}
     for name, tensor in entry.tensors.items():
         shapes[tensor.role][name] = tensor.shape
-        code = "F64" if tensor.role == "bound" else BOOLEAN if name in BOOLEANS else FORMATS[entry.dtype].code
-        statistic = name in SIGNATURES[entry.op].in_float32 and tensor.dtype == FORMATS["float32"].code
-        if tensor.dtype != code and not (statistic and FORMATS[entry.dtype].precision < 24):
-            raise ValueError(f"{name} is of {tensor.dtype}, and in a case of {entry.dtype} it must be of {code}")
+        formats = [format_of(name, entry.dtype, entry.tensors, x) for x in ((), SIGNATURES[entry.op].in_float32)]
+        codes = (
+            ["F64"] if tensor.role == "bound" else [BOOLEAN] if name in BOOLEANS else [FORMATS[x].code for x in formats]
+        )
+        if tensor.dtype not in codes:
+            raise ValueError(f"{name} is of {tensor.dtype}, and in a case of {entry.dtype} it must be of {codes[0]}")
     inputs, answers, bounds = (shapes[role] for role in ROLES)
     SIGNATURES[entry.op].check(inputs, answers, entry.options)
     if bounds != {f"bound.{name}": shape for name, shape in answers.items()}:
@@ -268,7 +274,7 @@ TENSOR = {
 ENTRY = {
     "name": _text,
     "op": _one_of(*OPS, *OF_KERNELS),
-    "dtype": _one_of(*DTYPES),
+    "dtype": _one_of(*OF_CASES),
     "description": _text,
     "tags": json.as_tuple(_text),
     "options": _anything,

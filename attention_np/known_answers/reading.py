@@ -15,7 +15,7 @@ from attention_np._lib.arrays import Array
 from attention_np._lib.json import content_of
 from attention_np.known_answers import files, manifest
 from attention_np.known_answers.capabilities import capable
-from attention_np.known_answers.formats import DTYPES, dtype_of
+from attention_np.known_answers.formats import OF_CASES, dtype_of
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def load(
     FileNotFoundError
         If the directory, or a file of the set, is missing.
     ImportError
-        If safetensors, or ml_dtypes for bfloat16, is missing.
+        If safetensors, or ml_dtypes for bfloat16 and eight bits, is missing.
     ValueError
         If there is no such case; if a file cannot be read, or is not what the manifest says; if a case lacks what its
         op takes, or has more. Nothing in a file is executed.
@@ -102,7 +102,7 @@ def load(
     files.require()
     folder = Path(directory)
     able = capable(capabilities)
-    wanted, left_out = chosen("dtype", dtypes, DTYPES), {*listed("skip", skip), *able.skip}
+    wanted, left_out = chosen("dtype", dtypes, OF_CASES), {*listed("skip", skip), *able.skip}
     op = "dot_product" if op == "blockwise" else op
     entries, flags = manifest.read(folder)
     entries = [
@@ -115,8 +115,8 @@ def load(
         in_dtypes = "" if dtypes is None else f" in {', '.join(wanted)}"
         can_run = "" if capabilities is None else " that the kernel can run"
         raise ValueError(f"{folder} holds no known answers{of_op}{in_dtypes}{can_run}")
-    for name in {entry.dtype for entry in entries}:
-        dtype_of(name)
+    for code in sorted({x.dtype for entry in entries for x in entry.tensors.values()} & files.NAMES.keys()):
+        dtype_of(files.NAMES[code])
     return (_load(folder, entry, flags) for entry in entries)
 
 

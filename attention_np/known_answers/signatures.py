@@ -23,6 +23,7 @@ from attention_np._lib.arrays import Array
 from attention_np._lib.text import shortened
 from attention_np._multi_head.parameters import Parameters, as_parameters
 from attention_np.activation import KINDS
+from attention_np.known_answers.formats import DESCALE
 from attention_np.known_answers.weighed import KINDS as WEIGHTINGS
 
 Shape: TypeAlias = tuple[int, ...]
@@ -30,6 +31,7 @@ Shapes: TypeAlias = Mapping[str, Shape]
 Arrays: TypeAlias = Mapping[str, Array]
 
 MOST_SCORES = 2**24  # of a case, times the hidden units of additive attention: what is held in memory at a time
+DESCALES = tuple(name + DESCALE for name in ("query", "key", "value", "d_output"))
 HAVE_NO_GRADIENT = (
     "mask",
     "kept",
@@ -39,6 +41,7 @@ HAVE_NO_GRADIENT = (
     "d_output",
     "d_final_state",
     "d_logsumexp",
+    *DESCALES,
 )
 BOOLEANS = ("mask", "kept")
 
@@ -134,6 +137,10 @@ def _kernel(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
     scores = (*batch, h, n, m)
     _check_scores(inputs, scores, 1)
     biases.check(made_bias(inputs, options), scores, d_k)
+    for name in inputs.keys() & {*DESCALES}:
+        shape, of = inputs[name].shape, inputs.get(name.removesuffix(DESCALE), _empty(())).shape
+        if len(shape) != len(of) or any(y % x for x, y in zip(shape, of, strict=True)):
+            raise ValueError(f"each axis of {name} must divide that of its array, {of}, not {shape}")
     if ("kept" in inputs) != ("dropout_p" in options):
         raise ValueError("kept and dropout_p are both given or none")
     if "kept" in inputs:
@@ -595,7 +602,7 @@ SIGNATURES = {
     ),
     "attention": Signature(
         ("query", "key"),
-        ("value", "bias", "sink", "slopes", "mask", "kept", "d_logsumexp"),
+        ("value", "bias", "sink", "slopes", "mask", "kept", "d_logsumexp", *DESCALES),
         {
             "scale": json.as_finite,
             "softcap": json.as_finite,

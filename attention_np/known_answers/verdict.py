@@ -113,7 +113,7 @@ def _explains(cause: Cause, returned: Returned, arrays: Sequence[str], failing: 
             if isinstance(error, ValueError) and case.name not in failing:
                 continue
             predicted = {}
-        if not all(name in predicted and _is(found[name], predicted[name], case.answers[name], case) for name in some):
+        if not all(name in predicted and _is(found[name], predicted[name], case.answers[name]) for name in some):
             return False
     return True
 
@@ -122,15 +122,18 @@ def _holds_nan(case: KnownAnswer) -> bool:
     return any(bool(np.isnan(x.astype(np.float64)).any()) for x in case.inputs.values())
 
 
-def _is(x: Array, predicted: Any, answer: Array, case: KnownAnswer) -> bool:
+def _is(x: Array, predicted: Any, answer: Array) -> bool:
     right = predicted.value
     if x.shape != right.shape:
         return False
     wide = x.astype(np.float64)
     with np.errstate(all="ignore"):
-        answer = answer.astype(np.float64)  # an infinite one is as much that of every cause without a say in it
+        answer_format, answer = (
+            answer.dtype.name,
+            answer.astype(np.float64),
+        )  # an infinite one is as much that of every cause without a say in it
         same = (wide == right) | (np.isnan(wide) & np.isnan(right)) | ((wide == answer) & ~np.isfinite(answer))
-        near = np.abs(wide - right) <= with_rounding(predicted.error, right, FORMATS[case.dtype])
+        near = np.abs(wide - right) <= with_rounding(predicted.error, right, FORMATS[answer_format])
     return bool((same | near).all())
 
 

@@ -15,6 +15,7 @@ from attention_np._lib.json import content_of
 from attention_np.known_answers import files
 from attention_np.known_answers.capabilities import capable
 from attention_np.known_answers.comparing import compare, failed
+from attention_np.known_answers.formats import FORMATS
 from attention_np.known_answers.reading import KnownAnswer, load
 from attention_np.known_answers.report import Comparison, Conformance
 
@@ -245,7 +246,7 @@ def _arrays(case: KnownAnswer, returned: Any) -> dict[str, Array]:
 
 def _array(case: KnownAnswer, name: str, x: Any) -> Array:
     array = np.asarray(x)
-    if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
+    if array.dtype.kind not in "fiu" and array.dtype.name not in FORMATS:
         raise TypeError(f"{name} must be an array of real numbers, not of {array.dtype} ({case.name})")
     return array
 

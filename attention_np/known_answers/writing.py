@@ -15,7 +15,7 @@ import numpy as np
 from attention_np._lib.arrays import Array
 from attention_np.known_answers import bounds, files, manifest
 from attention_np.known_answers.examples import OF_KERNELS, OPS, SETS, Example, all_examples
-from attention_np.known_answers.formats import DTYPES, FORMATS, dtype_of, to_format
+from attention_np.known_answers.formats import FORMATS, OF_CASES, dtype_of, to_format
 from attention_np.known_answers.reading import chosen, listed
 
 Job = tuple[Example, str]
@@ -39,7 +39,8 @@ def write(
         Those of `attention_np.OPS` that have answers, by default all. "blockwise" stands for dot_product, whose answers
         are its own.
     dtypes : iterable of str, optional
-        Of "float64", "float32", "float16", "bfloat16", by default all.
+        Of "float64", "float32", "float16", "bfloat16", "float8_e4m3fn" (which only cases of kernels have), by default
+        all that the cases have.
     cases : str, optional
         "standard", small cases of everything; "kernel", in shapes that kernels are written for, which takes some
         minutes; "first", forty of those.
@@ -54,13 +55,13 @@ def write(
     Raises
     ------
     ImportError
-        If mpmath, safetensors, or ml_dtypes for bfloat16, is missing.
+        If mpmath, safetensors, or ml_dtypes for bfloat16 and eight bits, is missing.
     FileExistsError
         If the directory holds something else.
     FileNotFoundError
         If the folder that it is to be made in is not there.
     ValueError
-        If there is no such op, dtype or set of cases.
+        If there is no such op, dtype or set of cases, or no case of these.
 
     Notes
     -----
@@ -76,7 +77,7 @@ def write(
     """
     wanted = ops_of(ops)
     (chosen_set,) = chosen("set of cases", [cases], tuple(SETS))
-    formats = chosen("dtype", dtypes, DTYPES)
+    formats = chosen("dtype", dtypes, OF_CASES)
     _require(formats)
     target = Path(directory).resolve()
     _check_target(target)
@@ -84,6 +85,8 @@ def write(
     examples = [example for example in made() if example.op in wanted]
     # All dtypes of a case follow one another: where they have the same inputs, they have the same answers.
     jobs = [(example, dtype) for example in examples for dtype in formats if dtype in example.dtypes]
+    if not jobs:
+        raise ValueError(f"there is no case of {', '.join(wanted)} in {', '.join(formats)}")
     with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
         fresh, former = Path(scratch, "new"), Path(scratch, "former")
         fresh.mkdir()

@@ -15,7 +15,7 @@ from attention_np.known_answers import KnownAnswer
 
 ATTENTIONS = ("dot_product", "attention")
 DTYPES = ("float32", "float16", "bfloat16")  # float64 is none of theirs
-WITHOUT = {"hidden non-finite", "infinite scores", "zero d_output", "tangents"}
+WITHOUT = {"hidden non-finite", "infinite scores", "zero d_output", "tangents", "eight bits"}
 OPTIONAL = ("log_decay", "beta", "initial_state")
 ATTENTION = """\
 import math

@@ -20,6 +20,7 @@ WITHOUT = {
     "infinite scores",
     "zero d_output",
     "tangents",
+    "eight bits",
 }  # what theirs do otherwise, or not at all
 
 

@@ -10,7 +10,7 @@ from attention_np import cli, known_answers
 def test_the_command_writes_a_set_and_says_so(tmp_path: Path, capsys: Printed) -> None:
     folder = tmp_path / "set"
     assert cli.main(["known-answers", str(folder), "--op", "softmax", "--dtype", "float32", "--dtype", "float16"]) == 0
-    assert capsys.readouterr().out == f"{folder}: 17 cases in float32, float16, described by manifest.json\n"
+    assert capsys.readouterr().out == f"{folder}: 34 files, described by manifest.json\n"
     assert len(list(known_answers.load(folder, op="softmax"))) == 34
 
 

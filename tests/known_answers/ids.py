@@ -14,17 +14,28 @@ from pathlib import Path
 import numpy as np
 
 from attention_np.known_answers.examples import Example, all_examples
+from attention_np.known_answers.examples.kernel import kernel_examples
 
 FILE = Path(__file__).with_name("ids.json")
 
 
 def digest(example: Example) -> str:
-    """Of the options and of the inputs in float32: the last bits of float64 are those of a machine's exponential."""
-    told = hashlib.sha256(json.dumps(example.options, sort_keys=True).encode())
+    """Of the options, of the dtypes, and of the inputs with the format of each in every dtype.
+
+    Normal numbers of NumPy are in float32 here: their last bits in float64 are those of a machine's exponential.
+    """
+    told = hashlib.sha256(json.dumps([example.options, example.dtypes], sort_keys=True).encode())
+    exactly = example.name.startswith("kernel-")  # of whole numbers, and of powers of two
     for name, x in sorted(example.inputs.items()):
-        kept = x if x.dtype == np.bool_ else x.astype("<f4")
-        told.update(f"{name} {x.shape}".encode() + np.ascontiguousarray(kept).tobytes())
+        formats = [example.format_of(name, dtype) for dtype in example.dtypes]
+        kept = x if x.dtype == np.bool_ else x.astype("<f8" if exactly else "<f4")
+        told.update(f"{name} {x.shape} {formats}".encode() + np.ascontiguousarray(kept).tobytes())
     return told.hexdigest()[:16]
+
+
+def every() -> list[Example]:
+    """The cases of all sets."""
+    return [*all_examples(), *kernel_examples()]
 
 
 def of(examples: Iterable[Example]) -> dict[str, str]:
@@ -40,7 +51,7 @@ def stored() -> dict[str, str]:
 
 def main() -> None:
     """Add the ids of new cases; refuse another meaning of an old one."""
-    known, now = stored() if FILE.exists() else {}, of(all_examples())
+    known, now = stored() if FILE.exists() else {}, of(every())
     if changed := [name for name, told in now.items() if known.get(name, told) != told]:
         raise SystemExit(f"{', '.join(changed)} mean something else than before: give them other names")
     FILE.write_text(json.dumps(dict(sorted((known | now).items())), indent=0) + "\n", encoding="utf-8")

@@ -16,7 +16,7 @@ def attention(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Ar
     if inputs["query"].ndim == 3:  # packed, and no samples
         of_one = attention({name: x if name == "sink" else x[None] for name, x in inputs.items()}, options)
         return {name: x if name == "d_sink" else x[0] for name, x in of_one.items()}
-    of = {name: x if x.dtype == np.bool_ else wide(x) for name, x in inputs.items()}
+    of = {name: x if x.dtype == np.bool_ else wide(x) for name, x in dequantised(inputs).items()}
     tangents = {name[2:]: of.pop(name) for name in inputs if name.startswith("v_")}
     query, key = of["query"], of["key"]
     few, group = key.shape[-3], query.shape[-3] // key.shape[-3]
@@ -73,7 +73,14 @@ def attention(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Ar
 
 
 def wide(x: Array) -> Array:
-    return x.astype(np.result_type(x.dtype, np.float32)) if x.dtype.kind == "f" else x.astype(np.float32)
+    return x.astype(x.dtype if x.dtype in (np.float32, np.float64) else np.float32)
+
+
+def dequantised(inputs: dict[str, Array]) -> dict[str, Array]:
+    scales = {name.removesuffix("_descale"): x for name, x in inputs.items() if name.endswith("_descale")}
+    blocks = {name: np.ones(np.array(inputs[name].shape) // x.shape, np.float32) for name, x in scales.items()}
+    whole = {name: wide(inputs[name]) * np.kron(x, blocks[name]) for name, x in scales.items()}
+    return {name: x for name, x in inputs.items() if not name.endswith("_descale")} | whole
 
 
 def summed_to(x: Array, shape: tuple[int, ...]) -> Array:

@@ -10,8 +10,6 @@ from helpers import Printed
 
 from attention_np import cli, known_answers
 from attention_np.known_answers.comparing import compare
-from attention_np.known_answers.examples import Example, all_examples
-from attention_np.known_answers.examples.kernel import kernel_examples
 from attention_np.known_answers.files import from_bytes
 from docs.known_answers import archive, definitions, negative
 
@@ -22,15 +20,11 @@ SCHEMA = json.loads((archive.HERE / "manifest.schema.json").read_text(encoding="
 NAMES = ("plain", "outliers", "kda", "heads", "packed", "kernel-causal-64", "kernel-groups-of-4")
 
 
-def both() -> list[Example]:
-    return [*all_examples(), *kernel_examples()]
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A set of a few cases."""
     folder = tmp_path_factory.mktemp("published")
-    chosen = written(folder, lambda x: x.name in NAMES, ["float32", "bfloat16"], both)
+    chosen = written(folder, lambda x: x.name in NAMES, ["float32", "bfloat16"], ids.every)
     for name, content in negative.files(known_answers.load(chosen)).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -38,7 +32,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_id_never_changes_its_meaning_and_every_case_has_one() -> None:
-    known, now = ids.stored(), ids.of(all_examples())
+    known, now = ids.stored(), ids.of(ids.every())
     missing = sorted(now.keys() - known.keys())
     assert not missing, f"run python -m tests.known_answers.ids, for {', '.join(missing)}"
     changed = [name for name, told in now.items() if known[name] != told]

@@ -170,6 +170,7 @@ HOSTILE = {
     "an axis that is not whole": other("query", shape=[2.0, 3]),
     "no shape": file_of({name: dict(list(x.items())[::2]) for name, x in entries().items()}),
     "another dtype": other("query", dtype="F64"),
+    "an array of eight bits": other("query", dtype="F8_E4M3", data_offsets=[0, 6]),
     "another dtype of a bound": other("bound.output", dtype="F32"),
     "offsets beyond the file": other("query", data_offsets=[2**40, 2**40 + 24]),
     "offsets the other way round": other("query", data_offsets=[24, 0]),

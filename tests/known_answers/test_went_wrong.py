@@ -67,6 +67,8 @@ def attention(wrong: str, inputs: dict[str, Array], options: dict[str, Any]) -> 
     if wrong == "gradient of the log-sum-exp and the sink":
         d_lse = 0 * d_lse
     d_scores = weights * (d_o @ value.swapaxes(-1, -2) - mean + d_lse[..., None])
+    if wrong == "softcap of what is masked":  # the lowest number takes the place of those that are
+        slope = 1 - (np.where(visible, scores, np.finfo(dtype).min) / dtype(softcap)) ** 2
     d_products = d_scores * slope * scale
     to_keys, of_values = d_products, weights
     if wrong == "selected keys in common":  # the last query that has a key writes over what others wrote

@@ -11,8 +11,8 @@ import numpy as np
 
 from attention_np._lib.arrays import Array
 from attention_np.known_answers.examples.flags import WENT_WRONG
-from attention_np.known_answers.formats import DTYPES, FORMATS
-from attention_np.known_answers.signatures import MADE, SIGNATURES
+from attention_np.known_answers.formats import DTYPES, format_of
+from attention_np.known_answers.signatures import DESCALES, MADE, SIGNATURES
 
 __all__ = ["TAGS", "THREADS", "Array", "Draws", "Example", "Shape", "attending", "case_of", "filled", "with_tangents"]
 
@@ -55,6 +55,7 @@ TAGS = {
     "dropout": "which weights are kept is given",
     "d_logsumexp": "the log-sum-exp has a gradient of its own",
     "all digits": "inputs with all the digits of their dtype",
+    "eight bits": "arrays of eight bits, each with a NAME_descale that it is to be multiplied by",
 }
 TAGS |= {tag: reason for tag, (reason, _) in WENT_WRONG.items()}
 THREADS: dict[
@@ -94,6 +95,7 @@ HELD = {  # by cases with these tags: one of these inputs or options
     "shared value": {"value_width"},
     "dropout": {"dropout_p"},
     "d_logsumexp": {"d_logsumexp"},
+    "eight bits": {*DESCALES},
 }
 
 
@@ -112,7 +114,7 @@ class Example:
 
     def format_of(self, array: str, dtype: str) -> str:
         """The format of one of its arrays, in the case of that dtype."""
-        return "float32" if array in self.in_float32 and FORMATS[dtype].precision < 24 else dtype
+        return format_of(array, dtype, self.inputs, self.in_float32)
 
     @property
     def tags(self) -> tuple[str, ...]:

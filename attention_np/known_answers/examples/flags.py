@@ -37,13 +37,18 @@ WENT_WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         "a softcap is c tanh(s / c), not s / c tanh(s / c)",
         ("Dao-AILab/flash-attention#2402",),
     ),
+    "softcap of what is masked": (
+        "the slope of a softcap is that of the scores before they are masked: the square of what a mask puts there "
+        "overflows",
+        ("openxla/tokamax#1121",),
+    ),
     "sink that is ignored": (
         "a sink is large enough to be seen in output and gradients: a kernel that drops it fails",
         ("NVIDIA/TransformerEngine#3551", "NVIDIA/cudnn-frontend#421"),
     ),
     "gradients of masks and sinks": (
         "what is added to scores, and a sink, have gradients, which are not zero",
-        ("ml-explore/mlx#2909",),
+        ("ml-explore/mlx#2909", "ISEEKYAN/Megatron-LM#205"),
     ),
     "gradient of a strong decay": (
         "the gradient of a strong decay is a small difference, which no half format holds",

@@ -6,7 +6,7 @@ An id never changes its meaning: a test holds the digest of the inputs and optio
 from __future__ import annotations
 
 from attention_np.known_answers.examples.example import Example
-from attention_np.known_answers.examples.kernel import attention, second_order, sequences, states
+from attention_np.known_answers.examples.kernel import attention, eight_bits, second_order, sequences, states
 
 __all__ = ["FIRST", "first_examples", "kernel_examples"]
 
@@ -56,7 +56,9 @@ FIRST = (  # small, and of what most kernels have
 
 def kernel_examples() -> list[Example]:
     """Every case."""
-    return [example for module in (attention, sequences, states, second_order) for example in module.examples()]
+    return [
+        example for module in (attention, sequences, states, second_order, eight_bits) for example in module.examples()
+    ]
 
 
 def first_examples() -> list[Example]:

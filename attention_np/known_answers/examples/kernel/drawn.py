@@ -141,14 +141,14 @@ def of_kernel(
     """The case, with what kernels hold in float32 in that format."""
     example = case_of(draws, description, tags, inputs, changes)
     if not isinstance(draws, FineDraws):
-        example = replace(example, inputs={name: _of_eight_bits(x) for name, x in example.inputs.items()})
+        example = replace(example, inputs={name: of_bits(x, 8) for name, x in example.inputs.items()})
     return replace(example, in_float32=SIGNATURES[draws.op].in_float32)
 
 
-def _of_eight_bits(x: Array) -> Array:
-    """The nearest numbers that bfloat16 has."""
+def of_bits(x: Array, bits: int) -> Array:
+    """The nearest numbers of so many bits: with 8 those that bfloat16 has."""
     if x.dtype == np.bool_:
         return x
     fraction, exponent = np.frexp(x)
-    rounded: Array = np.ldexp(np.rint(np.ldexp(fraction, 8)), exponent - 8)
+    rounded: Array = np.ldexp(np.rint(np.ldexp(fraction, bits)), exponent - bits)
     return rounded

@@ -31,80 +31,28 @@ def _of_states() -> list[Example]:
         case("kernel-linear", "No decay, heads of 64 by 64.", n=20, heads=2, d_v=64),
         case("kernel-ssd", "A decay of each head and token, 64 by 128, 70 tokens: two chunks of 64.", n=70, decays=1),
         case("kernel-gla", "A decay of each feature, 64 by 128.", n=33, decays=64),
-        case(
-            "kernel-gated-delta",
-            "Decay and delta rule, 64 by 128, 130 tokens: three chunks of 64, states in and out.",
-            n=130,
-            decays=1,
-            delta=True,
-        ),
-        case(
-            "kernel-kda-heads",
-            "A decay of each feature of 3 heads in 2 samples, and the delta rule: none is that of another head.",
-            "decay of another head",
-            n=17,
-            batch=2,
-            heads=3,
-            d_k=32,
-            d_v=32,
-            decays=32,
-            delta=True,
-        ),
-        case(
-            "kernel-gated-delta-tiny-decays",
-            "Decays of 1e-12: the inverse of their product leaves float32 within a few tokens.",
-            overflow,
-            n=40,
-            decays=1,
-            delta=True,
-            d_k=32,
-            log_decay=lambda x: np.where(np.arange(40)[:, None] % 3 == 1, tiny, x),
-        ),
-        case(
-            "kernel-kda-tiny-decays",
-            "The same of each feature.",
-            overflow,
-            n=20,
-            decays=32,
-            delta=True,
-            d_k=32,
-            d_v=32,
-            log_decay=lambda x: np.where(np.arange(20)[:, None] % 3 == 1, tiny, x),
-        ),
-        case(
-            "kernel-decays-to-zero",
-            "Decays of 1e-12 and of zero: at those nothing is left of the state.",
-            overflow,
-            "hidden non-finite",
-            n=24,
-            decays=1,
-            d_k=32,
-            d_v=32,
-            log_decay=strongly,
-        ),
-        case(
-            "kernel-gated-delta-strong-decay",
-            "Decays of e^-4 to e^-12: the gradient of the decay is a small difference, and that of the first is of the "
-            "first state alone.",
-            strong,
-            n=40,
-            decays=1,
-            delta=True,
-            d_k=32,
-            log_decay=lambda x: 4 * x - 4,
-        ),
+        case("kernel-gated-delta",
+             "Decay and delta rule, 64 by 128, 130 tokens: three chunks of 64, states in and out.", n=130, decays=1,
+             delta=True),
+        case("kernel-kda-heads",
+             "A decay of each feature of 3 heads in 2 samples, and the delta rule: none is that of another head.",
+             "decay of another head", n=17, batch=2, heads=3, d_k=32, d_v=32, decays=32, delta=True),
+        case("kernel-gated-delta-tiny-decays",
+             "Decays of 1e-12: the inverse of their product leaves float32 within a few tokens.", overflow, n=40,
+             decays=1, delta=True, d_k=32, log_decay=lambda x: np.where(np.arange(40)[:, None] % 3 == 1, tiny, x)),
+        case("kernel-kda-tiny-decays", "The same of each feature.", overflow, n=20, decays=32, delta=True, d_k=32,
+             d_v=32, log_decay=lambda x: np.where(np.arange(20)[:, None] % 3 == 1, tiny, x)),
+        case("kernel-decays-to-zero", "Decays of 1e-12 and of zero: at those nothing is left of the state.", overflow,
+             "hidden non-finite", n=24, decays=1, d_k=32, d_v=32, log_decay=strongly),
+        case("kernel-gated-delta-strong-decay", "Decays of e^-4 to e^-12: the gradient of the decay is a small "
+             "difference, and that of the first is of the first state alone.", strong, n=40, decays=1, delta=True,
+             d_k=32, log_decay=lambda x: 4 * x - 4),
         case("kernel-one-token", "A step of decoding, 64 by 128, 4 heads.", n=1, heads=4, decays=1, delta=True),
-        case(
-            "kernel-delta-alike-keys",
-            "Keys that are all alike, of length one: each token rewrites what the last wrote.",
-            n=24,
-            delta=True,
-            d_k=32,
-            d_v=32,
-            key=lambda x: np.broadcast_to((np.arange(32) < 16) / 4.0, x.shape).copy(),
-        ),
+        case("kernel-delta-alike-keys",
+             "Keys that are all alike, of length one: each token rewrites what the last wrote.", n=24, delta=True,
+             d_k=32, d_v=32, key=lambda x: np.broadcast_to((np.arange(32) < 16) / 4.0, x.shape).copy()),
         case("kernel-rwkv-7", "A decay of each feature, a probe and a response.", n=17, decays=32, probe=True, d_k=32),
-    ]
+    ]  # fmt: skip
 
 
 def _of_linear_attention(
@@ -143,7 +91,7 @@ def _of_convolutions() -> list[Example]:
         case("kernel-three-tokens", "Three tokens, a kernel of 4: just as many as the state has.", n=3),
         case("kernel-two-tokens-no-state", "Two tokens, a kernel of 4, nothing before.", shorter, n=2, state=False),
         case("kernel-packed", "Sequences of 1, 2 and 6 tokens in a row.", n=9, segments=(0, 1, 1, *[2] * 6)),
-    ]
+    ]  # fmt: skip
 
 
 def _of_short_conv(
@@ -165,12 +113,6 @@ def _of_losses() -> list[Example]:
         "d_output": draws(1, 12),
     }
     return [
-        of_kernel(
-            draws,
-            "The loss of an indexer whose weights are far below what its target asks for, near e^-120: their "
-            "gradient is all of the target's share.",
-            ("large scores", "loss that is clipped"),
-            inputs,
-            {},
-        )
-    ]
+        of_kernel(draws, "The loss of an indexer whose weights are far below what its target asks for, near e^-120: "
+                  "their gradient is all of the target's share.", ("large scores", "loss that is clipped"), inputs, {}),
+    ]  # fmt: skip
