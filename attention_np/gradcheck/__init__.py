@@ -27,13 +27,13 @@ from attention_np.gradcheck import autograd, jax, plot, torch
 from attention_np.gradcheck.check import assert_gradients, check
 from attention_np.gradcheck.layers import check_layer
 from attention_np.gradcheck.low_precision import check_low_precision
+from attention_np.gradcheck.numerical import numerical_gradient
 from attention_np.gradcheck.ops import check_op
 from attention_np.gradcheck.problem.calls import NotAnalyticError
 from attention_np.gradcheck.report.findings import InputReport
 from attention_np.gradcheck.report.reporting import GradientError, Report
 from attention_np.gradcheck.second_order import check_hessian
 from attention_np.gradcheck.slopes.measuring import METHODS
-from attention_np.gradcheck.slopes.numerical import numerical_gradient
 
 __all__ = [
     "METHODS",

@@ -14,13 +14,12 @@ from numbers import Number
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.check import check
 from attention_np.gradcheck.problem.nests import arguments_of, by_path, children, filled, leaves
 from attention_np.gradcheck.report.reporting import Report
 
-Array = npt.NDArray[Any]
 Signature = inspect.Signature
 
 
@@ -51,7 +50,7 @@ class Adapter(ABC):
         self.function = function
         self.arguments, self.positional = arguments_of(inputs, signature)
         self.arguments |= further
-        self.leaves = by_path(found for name, x in self.arguments.items() for found in self.flatten(x, name))
+        self.leaves = by_path(pair for name, x in self.arguments.items() for pair in self.flatten(x, name))
         moved = {name: leaf for name, leaf in self.leaves.items() if self.kind(leaf) and not isinstance(leaf, Number)}
         self.inputs = {name: self.as_input(name, leaf) for name, leaf in moved.items()}
         if not self.inputs:

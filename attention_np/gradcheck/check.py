@@ -10,7 +10,6 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_np.gradcheck.evidence import subject_of
 from attention_np.gradcheck.flow import Options, report_by
@@ -24,11 +23,8 @@ from attention_np.gradcheck.problem.calls import (
 from attention_np.gradcheck.problem.problem import Problem, pose
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.checkpoint import Checkpoint, fingerprint
-from attention_np.gradcheck.slopes.measuring import Running
+from attention_np.gradcheck.slopes.measuring import Running, as_method
 from attention_np.gradcheck.slopes.moves import Subject, batched, sizes
-from attention_np.gradcheck.slopes.numerical import as_method
-
-Array = npt.NDArray[Any]
 
 
 def check(
@@ -177,11 +173,11 @@ def _subjects(problem: Problem, vectorized: Any, if_possible: bool) -> dict[str,
     names = [name for name in names if name in subjects]
     for name in names:
         own, others = subjects[name], tuple(subjects[other].position for other in names if other != name)
-        found = batched(own, others)
-        if found is None and not if_possible:
+        in_batches = batched(own, others)
+        if in_batches is None and not if_possible:
             raise ValueError(
                 f"vectorized names {name}, but forward does not take one more leading axis there, or computes "
                 f"something else then ({name}.shape={own.x.shape})"
             )
-        subjects[name] = found or own
+        subjects[name] = in_batches or own
     return subjects

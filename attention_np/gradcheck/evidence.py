@@ -11,17 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.problem.calls import REFUSALS, wide_dtype
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.slopes.lines import POINTS, high_differences
 from attention_np.gradcheck.slopes.measuring import CENTRAL, Running, directional_slopes, measured
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE, Slopes
 from attention_np.gradcheck.slopes.moves import Subject, flattened, magnitudes
-from attention_np.gradcheck.slopes.probes import noise_of_outputs
+from attention_np.gradcheck.slopes.probes import POINTS, high_differences, noise_of_outputs
 
-Array = npt.NDArray[Any]
 Question = tuple[Array, list[Array]]  # the cotangent and all inputs
 Way = Callable[[Array, list[Array]], Any]  # to the numbers that are compared, from these
 
@@ -93,12 +91,12 @@ def noise_of_pair(
         return np.asarray(noise)
     there = wider()
     if there is not None:
-        found = np.abs(difference - there).astype(float)
+        further = np.abs(difference - there).astype(float)
     elif slight.any():
-        found = np.where(slight, line_noise(pair, question, rng), 0)
+        further = np.where(slight, line_noise(pair, question, rng), 0)
     else:
         return np.asarray(noise)
-    return np.asarray(np.fmax(noise, np.where(np.isfinite(found), found, 0)))
+    return np.asarray(np.fmax(noise, np.where(np.isfinite(further), further, 0)))
 
 
 def neighbor_in_last_bits(x: Array, rng: np.random.Generator) -> Array:
@@ -107,13 +105,6 @@ def neighbor_in_last_bits(x: Array, rng: np.random.Generator) -> Array:
     with np.errstate(all="ignore"):
         y = x + units.astype(x.dtype) * np.spacing(x)
     return np.where(np.isfinite(y) & (x != 0), y, x)
-
-
-def neighbor_within(x: Array, rng: np.random.Generator, most: float) -> Array:
-    """`x`, with each entry moved up or down by at most so much of itself."""
-    with np.errstate(all="ignore"):
-        y = x * np.asarray(1 + most * rng.uniform(-1, 1, x.shape), x.dtype)
-    return np.where(np.isfinite(y), y, x)
 
 
 def elsewhere(inputs: Iterable[Array], rng: np.random.Generator) -> list[Array]:
@@ -174,15 +165,14 @@ class Evidence:
 
     def look(self, elements: Array, *, best: bool = False, key: str | None = None) -> None:
         """Measure the slopes of some entries."""
-        found = measured(self.subject, elements, self.method, self.running, best=best, key=key)
+        slopes = measured(self.subject, elements, self.method, self.running, best=best, key=key)
         self.looked[elements] = True
-        self.slopes[:, elements] = found.values.T
-        self.errors[elements], self.steps[elements] = found.errors, found.steps
+        self.slopes[:, elements] = slopes.values.T
+        self.errors[elements], self.steps[elements] = slopes.errors, slopes.steps
 
     def by_differences(self) -> None:
         """Turn to the other method."""
-        noise = self.problem.once("noise", lambda: outputs_noise(self.problem))
-        self.method, self.subject = CENTRAL, replace(self.subject, noise=noise)
+        self.method, self.subject = CENTRAL, replace(self.subject, noise=outputs_noise(self.problem))
         self.unseen = np.zeros(self.shape)
         self.look(np.flatnonzero(self.looked))
 
@@ -248,7 +238,6 @@ def subject_of(problem: Problem, name: str) -> Subject:
 
 
 def outputs_noise(problem: Problem) -> Array:
-    """How far rounding moves each output of a problem."""
-    return noise_of_outputs(
-        problem.forward, problem.point, problem.output, problem.rng(next(iter(problem.inputs)), "noise")
-    )
+    """How far rounding moves each output of a problem, asked once."""
+    rng = problem.rng(next(iter(problem.inputs)), "noise")
+    return problem.once("noise", lambda: noise_of_outputs(problem.forward, problem.point, problem.output, rng))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from attention_np.gradcheck.evidence import Evidence, outputs_noise
+from attention_np._lib.arrays import Array
+from attention_np.gradcheck.evidence import Evidence, outputs_noise, subject_of
 from attention_np.gradcheck.problem.calls import NotAnalyticError, fault_of_form
 from attention_np.gradcheck.problem.problem import Problem
 from attention_np.gradcheck.report.findings import Details, InputReport, compared
@@ -23,8 +24,6 @@ from attention_np.gradcheck.verdict.judging import Verdict
 from attention_np.gradcheck.words import explain
 from attention_np.gradcheck.words.reading import Ask, Mistake
 from attention_np.gradcheck.words.shapes import diagnose_shape
-
-Array = npt.NDArray[Any]
 
 WORK = 10**9  # entries looked at, times the entries that each of those looks computes with
 
@@ -55,9 +54,9 @@ def report_by(problem: Problem, subjects: Mapping[str, Subject], options: Option
         if name not in problem.faults:
             known[name] = prepared(problem, name, subject, options, running)
             _measure_entries(known[name], options)
-    for name, found in known.items():
+    for name, evidence in known.items():
         if forms[name] is None:
-            verdicts[name] = decide(found, options.method == "auto", options.rtol)
+            verdicts[name] = decide(evidence, options.method == "auto", options.rtol)
     reports = []
     for name, fault in forms.items():
         if fault is not None:
@@ -70,10 +69,7 @@ def report_by(problem: Problem, subjects: Mapping[str, Subject], options: Option
 
 def prepared(problem: Problem, name: str, subject: Subject, options: Options, running: Running) -> Evidence:
     """One input, before anything is measured, with the method that fits it."""
-
-    def noise() -> Array:
-        return problem.once("noise", lambda: outputs_noise(problem))
-
+    noise = partial(outputs_noise, problem)
     trial = problem.once((name, "trial"), lambda: tried(subject, problem.rng(name, "trial"), noise))
     method = options.method
     if method == "auto":
@@ -86,43 +82,52 @@ def prepared(problem: Problem, name: str, subject: Subject, options: Options, ru
     return Evidence(name, problem, replace(subject, noise=noise()), method, running, zeros, trial.bends, note)
 
 
-def _measure_entries(found: Evidence, options: Options) -> None:
+def measured_gradients(problem: Problem, method: str, running: Running = Running()) -> dict[str, Evidence]:  # noqa: B008
+    """All entries of all inputs, at the best steps."""
+    known = {}
+    for name in problem.inputs:
+        known[name] = prepared(problem, name, subject_of(problem, name), Options(method, 0.0, None), running)
+        known[name].look(np.arange(problem.inputs[name].size), best=True)
+    return known
+
+
+def _measure_entries(evidence: Evidence, options: Options) -> None:
     """Measure what there is to measure; by differences if a complex step is refused on the way."""
-    elements = np.arange(found.subject.x.size)
-    most = options.most(elements.size, found.problem.size)
+    elements = np.arange(evidence.subject.x.size)
+    most = options.most(elements.size, evidence.problem.size)
     if elements.size > most:
-        elements = np.sort(found.rng("entries").choice(elements, most, replace=False))
+        elements = np.sort(evidence.rng("entries").choice(elements, most, replace=False))
     refusal = None
     try:
-        found.look(elements, key=f"{found.name}/{found.method}")
-        if found.method == COMPLEX and elements.size and not np.isfinite(found.measured[elements]).any():
+        evidence.look(elements, key=f"{evidence.name}/{evidence.method}")
+        if evidence.method == COMPLEX and elements.size and not np.isfinite(evidence.measured[elements]).any():
             refusal = "the complex step gives no finite slope"
     except NotAnalyticError as error:
         if options.method != "auto":
-            raise NotAnalyticError.at_input(found.name, error) from error
+            raise NotAnalyticError.at_input(evidence.name, error) from error
         refusal = str(error)
-        found.looked[elements] = True
+        evidence.looked[elements] = True
     if refusal is not None and options.method == "auto":
-        found.note = refusal
-        found.by_differences()
+        evidence.note = refusal
+        evidence.by_differences()
 
 
 def _report(verdict: Verdict, diagnosis: str | None) -> InputReport:
     """On a gradient that was compared entry by entry."""
-    found = verdict.evidence
-    parts = (x.reshape(found.shape) for x in (found.claimed, found.measured, verdict.floor, verdict.entries))
-    precision = found.unit if found.method == COMPLEX else found.unit ** (2 / 3)
-    report = compared(found.name, found.method, Details(*parts), precision, diagnosis, verdict.too_small)
-    return replace(report, note=found.note, escape=verdict.escape)
+    evidence = verdict.evidence
+    parts = (x.reshape(evidence.shape) for x in (evidence.claimed, evidence.measured, verdict.floor, verdict.entries))
+    precision = evidence.unit if evidence.method == COMPLEX else evidence.unit ** (2 / 3)
+    report = compared(evidence.name, evidence.method, Details(*parts), precision, diagnosis, verdict.too_small)
+    return replace(report, note=evidence.note, escape=verdict.escape)
 
 
-def _report_on_form(problem: Problem, name: str, found: Evidence | None, fault: str, method: str) -> InputReport:
+def _report_on_form(problem: Problem, name: str, evidence: Evidence | None, fault: str, method: str) -> InputReport:
     """On a gradient that cannot be compared."""
     claimed, note = problem.claims.get(name), None
-    if found is not None:
-        method, note = found.method, found.note
-        if isinstance(claimed, np.ndarray) and claimed.dtype.kind == "f" and claimed.shape != found.shape:
-            cause = diagnose_shape(problem.claimed(name), found.measured.reshape(found.shape))
+    if evidence is not None:
+        method, note = evidence.method, evidence.note
+        if isinstance(claimed, np.ndarray) and claimed.dtype.kind == "f" and claimed.shape != evidence.shape:
+            cause = diagnose_shape(problem.claimed(name), evidence.measured.reshape(evidence.shape))
             fault = f"{fault}: {cause}" if cause else fault
     size, writes = problem.inputs[name].size, problem.writes.get(name)
     diagnosis = fault if writes is None else f"{writes}; besides: {fault}"
@@ -155,22 +160,29 @@ def no_simple_cause(name: str, verdicts: Mapping[str, Verdict]) -> str:
 
 def mistake_of(verdict: Verdict, known: Mapping[str, Evidence], verdicts: Iterable[str]) -> Mistake:
     """What is known of a wrong gradient; `verdicts`: the inputs whose claims have their form."""
-    found, problem = verdict.evidence, verdict.evidence.problem
-    first, *others = problem.cotangents
-    asked = problem.once("claims", lambda: [problem.claims, *(problem.claim(u) for u in (*others, 0 * first))])
-    claimed = {name: np.stack([np.asarray(x[name], float) for x in asked[:3]]) for name in verdicts}
-    right = {name: np.asarray(other.slopes, float).reshape(3, *other.shape) for name, other in known.items()}
+    evidence, problem = verdict.evidence, verdict.evidence.problem
+    name, (first, *others) = evidence.name, problem.cotangents
+
+    def claims() -> dict[str, Array]:
+        """The claimed gradients for all cotangents, and for one of zeros."""
+        every = [problem.claims, *(problem.claim(u) for u in (*others, 0 * first))]
+        return {other: np.stack([np.asarray(x[other], float) for x in every]) for other in verdicts}
+
+    claimed = problem.once("claims", claims)
+    right = {other: np.asarray(known[other].slopes, float).reshape(3, *known[other].shape) for other in known}
     return Mistake(
-        name=found.name,
+        name=name,
         inputs=problem.inputs,
         output=problem.output,
         cotangents=problem.cotangents,
-        claimed=claimed[found.name],
-        right=right[found.name],
-        floor=verdict.floor.reshape(found.shape),
-        verdict=verdict.entries.reshape(found.shape),
-        at_zero=np.asarray(asked[3][found.name], float),
-        others={name: (x, claimed.get(name)) for name, x in right.items() if name != found.name},
+        claimed=claimed[name][:3],
+        right=right[name],
+        floor=verdict.floor.reshape(evidence.shape),
+        verdict=verdict.entries.reshape(evidence.shape),
+        at_zero=claimed[name][3],
+        others={
+            other: (x, claimed[other][:3] if other in claimed else None) for other, x in right.items() if other != name
+        },
         parts=problem.parts,
-        ask=Ask(found, problem.inputs),
+        ask=Ask(evidence, problem.inputs),
     )

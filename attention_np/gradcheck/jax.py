@@ -22,15 +22,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.adapting import Adapter, each, library
 from attention_np.gradcheck.problem.nests import signature_of
 from attention_np.gradcheck.report.reporting import Report
 
 __all__ = ["check"]
-
-Array = npt.NDArray[Any]
 
 
 def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:

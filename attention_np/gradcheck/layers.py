@@ -141,8 +141,8 @@ def _customary(layer: Any, path: str, shape: tuple[int, ...]) -> str | None:
     places = [f"{lead}d{name}", f"{lead}grad_{name}", *([f"{owner}.grad"] if name == "data" else [])]
     steps = path.split(".")
     places += [".".join([HOLDERS.get(step, step) for step in steps])] * any(step in HOLDERS for step in steps)
-    found = [place for place in places if isinstance(x := _at(layer, place), np.ndarray) and x.shape == shape]
-    return found[0] if found else None
+    fitting = [place for place in places if isinstance(x := _at(layer, place), np.ndarray) and x.shape == shape]
+    return fitting[0] if fitting else None
 
 
 def _arrays(x: Any, path: str, seen: set[int]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
@@ -276,11 +276,11 @@ class _Methods(_Called):
 
 def _method(layer: Any, name: str) -> Callable[..., Any]:
     """The function of an object or a module, of that name."""
-    found: Callable[..., Any] | None = getattr(layer, name, None)
-    if found is None:
+    function: Callable[..., Any] | None = getattr(layer, name, None)
+    if function is None:
         held = f"module {layer.__name__}" if isinstance(layer, ModuleType) else type(layer).__name__
         raise TypeError(f"{held} has no function called {name}: name those that it has, as forward= and backward=")
-    return found
+    return function
 
 
 def _at(layer: Any, path: str) -> Any:

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.evidence import Evidence, subject_of
-from attention_np.gradcheck.flow import Options, mistake_of, prepared
+from attention_np.gradcheck.flow import measured_gradients, mistake_of
 from attention_np.gradcheck.problem.calls import (
     SAME_CALL,
     Backward,
@@ -36,16 +36,13 @@ from attention_np.gradcheck.problem.nests import Nest, is_narrow, parts_of
 from attention_np.gradcheck.problem.problem import FlatFunctions, Problem
 from attention_np.gradcheck.report.findings import Details, InputReport, compared
 from attention_np.gradcheck.report.reporting import Report
-from attention_np.gradcheck.slopes.lines import POINTS, noise_of
-from attention_np.gradcheck.slopes.measuring import CENTRAL, Running
+from attention_np.gradcheck.slopes.measuring import Running, as_method
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.moves import AT_ONCE
-from attention_np.gradcheck.slopes.numerical import as_method
+from attention_np.gradcheck.slopes.probes import POINTS, noise_of
 from attention_np.gradcheck.verdict.judging import UNDECIDED, WRONG, Verdict, judge, size_of
 from attention_np.gradcheck.words import explain as cause_of
 from attention_np.gradcheck.words.reading import Ask
-
-Array = npt.NDArray[Any]
 
 EPS, SINGLE = (float(np.finfo(x).eps) for x in (np.float64, np.float32))  # which kernels, too, add up in
 PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the last bit of one
@@ -143,14 +140,15 @@ def check_low_precision(
             parts=kernel.functions.parts,
             stateless=True,
         )
-        known = _truth(problem, functions.backward if pull_back else None, as_method(method), Running(executor))
+        how = as_method(method), Running(executor)
+        known = _believed(problem, functions.backward, *how) if pull_back else measured_gradients(problem, *how)
         expected = kernel.named(right) | {
-            name: np.asarray(found.measured, float).reshape(found.shape) for name, found in known.items()
+            name: np.asarray(evidence.measured, float).reshape(evidence.shape) for name, evidence in known.items()
         }
         near = STEADY * kernel.unit + SAME_CALL * SINGLE
         asks = {
-            name: _AskPair(found, problem.inputs, functions.backward) if pull_back else Ask(found, problem.inputs)
-            for name, found in known.items()
+            name: _AskPair(evidence, problem.inputs, functions.backward) if pull_back else Ask(evidence, problem.inputs)
+            for name, evidence in known.items()
         }
         reports = {}
         for name, there in expected.items():
@@ -184,25 +182,20 @@ def check_low_precision(
     return Report(tuple(reports[name] for name in expected))
 
 
-def _truth(problem: Problem, pull_back: Backward | None, method: str, running: Running) -> dict[str, Evidence]:
-    """The gradients of the reference for all cotangents: measured, or those of its own backward, which is believed."""
-    options, known = Options(method, 0.0, None), {}
-    for name in problem.inputs:
+def _believed(problem: Problem, pull_back: Backward, method: str, running: Running) -> dict[str, Evidence]:
+    """The gradients of the reference for all cotangents by its own backward, which is believed."""
+    known = {}
+    for name, x in problem.inputs.items():
         subject = subject_of(problem, name)
-        if pull_back is None:
-            known[name] = prepared(problem, name, subject, options, running)
-            known[name].look(np.arange(subject.x.size), best=known[name].method == CENTRAL)
-        else:
-            known[name] = Evidence(name, problem, subject, method, running, np.zeros(subject.x.shape), False)
-    for k, u in enumerate(problem.cotangents if pull_back is not None else ()):
-        assert pull_back is not None
-        for (name, found), gradient in zip(known.items(), on_copies(pull_back, u, *problem.point), strict=True):
-            if gradient is None or np.shape(gradient) != found.shape:
+        known[name] = Evidence(name, problem, subject, method, running, np.zeros(x.shape), False)
+    for k, u in enumerate(problem.cotangents):
+        for (name, evidence), gradient in zip(known.items(), on_copies(pull_back, u, *problem.point), strict=True):
+            if gradient is None or np.shape(gradient) != evidence.shape:
                 raise ValueError(
-                    f"reference's backward must return a gradient of the shape of {name}, {found.shape}: "
+                    f"reference's backward must return a gradient of the shape of {name}, {evidence.shape}: "
                     f"{kind_of(gradient) if gradient is None else np.shape(gradient)}"
                 )
-            found.slopes[k], found.looked[...] = np.ravel(gradient), True
+            evidence.slopes[k], evidence.looked[...] = np.ravel(gradient), True
     return known
 
 
@@ -215,11 +208,11 @@ class _AskPair(Ask):
     @property
     def is_quick(self) -> bool:
         """Whether a cotangent for each output may be asked: not many more than the kernel itself is asked for."""
-        return bool(self.found.problem.output.size <= 200)
+        return bool(self.evidence.problem.output.size <= 200)
 
     def slopes(self, cotangents: Array) -> Array:
         """The reference's gradients for other cotangents."""
-        position, there = list(self.inputs).index(self.found.name), list(self.inputs.values())
+        position, there = list(self.inputs).index(self.evidence.name), list(self.inputs.values())
         return np.stack([np.asarray(on_copies(self.pull_back, u, *there)[position], float) for u in cotangents])
 
 
@@ -230,26 +223,21 @@ def _judged(
     largest = np.fmax(np.abs(claimed), np.abs(expected))
     of_reference = EPS * np.abs(expected).max(initial=0)  # what it leaves where all cancels
     if ask is not None:  # as where a kink of the reference is within the step
-        of_reference = of_reference + ask.found.errors.reshape(expected.shape)
+        of_reference = of_reference + ask.evidence.errors.reshape(expected.shape)
     floor = noise + np.fmax(kernel.unit * largest, kernel.smallest) / 2 + of_reference
     bound: Any = _of_positions(expected)
-    tiny = 0.0 if ask is None else float(ask.found.subject.last_bits.max(initial=0) / size_of(ask.found.subject.x))
+    subject = None if ask is None else ask.evidence.subject
+    tiny = 0.0 if subject is None else float(subject.last_bits.max(initial=0) / size_of(subject.x))
     if ask is not None and (np.abs(claimed - expected) > UNDECIDABLE * floor).any():
-        lost = ask.found.problem.once(
-            (ask.found.name, "lost"), lambda: _lost(kernel, ask, ask.found.subject.x, ask.found.rng("lost"))
-        )
+        lost = ask.evidence.problem.once((ask.evidence.name, "lost"), lambda: _lost(kernel, ask))
         smallest = kernel.unit * np.abs(expected).max(initial=0) + 1.5 * lost + tiny  # (gradcheck.59)
         bound = np.fmax(bound, smallest)
     verdict = judge(claimed, expected, floor, bound, UNDECIDABLE * kernel.unit)
     verdict[~np.isfinite(expected)] = UNDECIDED
-    diagnosis = None
+    diagnosis, hidden = None, (verdict == UNDECIDED) & ~(UNDECIDABLE * floor <= largest / 4)
     if (verdict == WRONG).any():
         diagnosis = "it is further from the reference than rounding explains"
-    elif (
-        (np.abs(expected) > tiny).any()
-        and (verdict == UNDECIDED).all()
-        and not (UNDECIDABLE * floor <= largest / 4).any()
-    ):
+    elif hidden.all() and (np.abs(expected) > tiny).any():
         diagnosis = "it could not be checked: rounding may be all that there is of it"
     return Details(claimed, expected, floor, verdict), diagnosis
 
@@ -264,15 +252,16 @@ def _of_positions(expected: Array) -> Array:
     return np.asarray(rows * SINGLE * np.abs(expected).max(axis=-1, keepdims=True, initial=0)) if rows else np.zeros(())
 
 
-def _lost(kernel: _Kernel, ask: Ask, x: Array, rng: np.random.Generator) -> Array:
+def _lost(kernel: _Kernel, ask: Ask) -> Array:
     """What a kernel loses that keeps outputs which have rounded, as to one, and works its gradient out from those.
 
     From such an output it cannot tell its point from another one with the same: so each entry may be as far off as
     the part of the gradient that comes through such outputs is from that part at another point.
     """
-    problem, lost, far = ask.found.problem, np.zeros(x.shape), rng.choice([-0.25, 0.25], x.shape)  # half the slope
+    problem, x = ask.evidence.problem, ask.evidence.subject.x
+    lost, far = np.zeros(x.shape), ask.evidence.rng("lost").choice([-0.25, 0.25], x.shape)  # half the slope
     for way in (far, -far):
-        there = ask.moved({**ask.inputs, ask.found.name: x + way * x})
+        there = ask.moved({**ask.inputs, ask.evidence.name: x + way * x})
         with np.errstate(all="ignore"):
             same = np.abs(there.output - ask.output) <= kernel.unit * np.abs(ask.output)
         if same.any():

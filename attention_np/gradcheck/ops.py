@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.check import check_by
 from attention_np.gradcheck.evidence import neighbor_in_last_bits
 from attention_np.gradcheck.problem.calls import as_generator, check_mapping
@@ -21,8 +21,6 @@ from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.second_order import ADJOINT, check_double_backward
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import GROSS
-
-Array = npt.NDArray[Any]
 
 NEARBY = 8  # points at which forward mode and backward are compared once more: enough to tell a bug from rounding
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np._lib.figures import legend_below, new_figure, one_axes
 from attention_np.gradcheck.report import describing
 from attention_np.gradcheck.report.findings import Details, InputReport
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["all_places", "places"]
 
-Array = npt.NDArray[Any]
 
 LEAST, MOST = 1e-3, 1e3  # of the scale of errors over their tolerance
 

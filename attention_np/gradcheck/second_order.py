@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.check import check, check_by
 from attention_np.gradcheck.problem.calls import as_generator, check_functions, check_mapping
 from attention_np.gradcheck.problem.nests import Nest
@@ -18,8 +18,6 @@ from attention_np.gradcheck.report.findings import InputReport
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import COARSE, GROSS, size_of
-
-Array = npt.NDArray[Any]
 
 ADJOINT = 4.5  # units in the last place of <u, J v> against <J^T u, v>: 1e-15 in float64
 
@@ -71,13 +69,13 @@ def check_hessian(
     check_mapping(inputs)
     nest = Nest.of_arguments(inputs)
     functions = _Gradients(gradient, hessian_vector_product, nest)
-    found = check(functions.forward, functions.backward, inputs, rng=rng, **options)
+    report = check(functions.forward, functions.backward, inputs, rng=rng, **options)
     result = functions.forward(*nest.filled(x.copy() for x in nest.arrays.values()).values())
     entry = _symmetry(FlatFunctions.of(functions.forward, functions.backward, nest, result), nest, as_generator(rng))
-    if found.ok and not entry.ok:
+    if report.ok and not entry.ok:
         said = "the products hold, and the Hessian is not symmetric: gradient is the gradient of nothing"
         entry = replace(entry, diagnosis=said)
-    return Report((*found, entry))
+    return Report((*report, entry))
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,8 @@ class _Gradients:
 
     def forward(self, *values: Any) -> Any:
         """The gradients by their names."""
-        found = self.inputs.by_tree(self.gradient(*values))
-        return {name: found[name] for name in self.inputs.moved}
+        gradients = self.inputs.by_tree(self.gradient(*values))
+        return {name: gradients[name] for name in self.inputs.moved}
 
     def backward(self, d_output: Mapping[str, Any], *values: Any) -> Any:
         """The products of the Hessian with these tangents."""
@@ -153,22 +151,22 @@ def check_double_backward(functions: Any, inputs: Nest, rng: int, method: str = 
 
     try:
         alone = np.sum([twice.claimed(step["tangent"], [name]) for name in inputs.trees], axis=0)
-        found = replace(held(slice(None)), name="double_backward")
+        report = replace(held(slice(None)), name="double_backward")
         whole = claimed(step["tangent"])
     except Exception as raised:
         said = f"double_backward raised {type(raised).__name__}: {raised}"
         return InputReport("double_backward", method, False, np.inf, diagnosis=said)
-    if not found.ok:
+    if not report.ok:
         ends = np.cumsum([0, *(x.size for x in twice.point)])
         parts = zip(["d_output", *inputs.arrays], map(slice, ends, ends[1:]), strict=False)
         wrong = ", ".join(name for name, part in parts if not held(part).ok)
         said = f"double_backward is not the gradient of backward with respect to {wrong or 'some of the inputs'}"
-        return replace(found, diagnosis=said)
+        return replace(report, diagnosis=said)
     near = max(GROSS, COARSE * float(np.finfo(output.dtype).eps)) * np.abs(whole).max(initial=0)
     if (np.abs(alone - whole) > near).any():
         said = "double_backward of a gradient that is None is not that of one that is zero"
-        return replace(found, ok=False, diagnosis=said)
-    return found
+        return replace(report, ok=False, diagnosis=said)
+    return report
 
 
 def _kept(keep: slice, forward: Callable[..., Array], *values: Array) -> Array:

@@ -28,8 +28,8 @@ from threading import RLock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.adapting import Adapter, Signature, each, library
 from attention_np.gradcheck.problem.nests import signature_of
 from attention_np.gradcheck.report.findings import InputReport
@@ -37,7 +37,6 @@ from attention_np.gradcheck.report.reporting import Report
 
 __all__ = ["check"]
 
-Array = npt.NDArray[Any]
 
 _SWAPPING = RLock()  # functional_call puts other parameters into the module for the time of the call
 
@@ -108,14 +107,14 @@ class _TorchAdapter(Adapter):
             tensors = [x.requires_grad_() for x in self.tensors(arrays)]
             outputs = self.outputs([x.clone() for x in tensors])  # which the function may overwrite
             pairs = [(y, u) for y, u in zip(outputs.values(), each(d_output), strict=True) if y.requires_grad]
-            found: Any = [None] * len(tensors)
+            gradients: Any = [None] * len(tensors)
             if pairs:
                 cotangents = [torch.from_numpy(np.asarray(u)).to(y) for y, u in pairs]  # which a Function may write to
-                found = torch.autograd.grad([y for y, _ in pairs], tensors, cotangents, allow_unused=True)
-        self.without = {name for name, x in zip(self.inputs, found, strict=True) if x is None}
+                gradients = torch.autograd.grad([y for y, _ in pairs], tensors, cotangents, allow_unused=True)
+        self.without = {name for name, x in zip(self.inputs, gradients, strict=True) if x is None}
         return [
             np.zeros_like(array) if gradient is None else self.to_numpy(gradient.to_dense())
-            for array, gradient in zip(arrays, found, strict=True)
+            for array, gradient in zip(arrays, gradients, strict=True)
         ]
 
     def annotate(self, entry: InputReport) -> InputReport:

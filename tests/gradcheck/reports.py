@@ -10,7 +10,7 @@ from attention_np.gradcheck.report import findings
 from attention_np.gradcheck.report.findings import Details, Entry
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict import judging
-from attention_np.gradcheck.verdict.escape import Escape
+from attention_np.gradcheck.verdict.judging import Escape
 
 HOLDS = InputReport("query", "complex-step", True, 3.5e-16, (0, 2), 1.25, 1.25, 2e-16, 12, 12)
 WRONG = InputReport("key", "central", False, 0.5, (1, 3), -2.123456789012, 4.25, 3e-11, 12, 12, 1)

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Patch, each, leaves
+from helpers import Patch, each, leaves, relative_error
 
 from attention_np import cases, dot_product, masks, multi_head, trace
-from attention_np.gradcheck.verdict.judging import relative_error
 from attention_np.trace import _pages
 
 from .traced import OPS, SENTENCE, every_op
@@ -36,7 +35,7 @@ def test_the_steps_are_the_arrays_of_the_op(op: str, is_causal: bool) -> None:
     assert {"d_query", "d_value", "weights"} <= expected.keys() & found.keys()
     for name in (expected.keys() & found.keys()) - {"d_b_key"}:  # which is zero but for rounding
         assert found[name].shape == expected[name].shape, name
-        assert relative_error(found[name], expected[name])[0] < 1e-14, name
+        assert relative_error(found[name], expected[name]) < 1e-14, name
     if op != "multi_head":
         assert np.array_equal(np.isinf(found["scores"]), ~masks.causal(6) & is_causal)
 

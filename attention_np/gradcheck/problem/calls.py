@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.problem.nests import by_name
 
-Array = npt.NDArray[Any]
 Forward = Callable[..., Array]
 Backward = Callable[..., Any]
 
@@ -111,8 +111,8 @@ def evaluate(forward: Forward, inputs: Iterable[Array]) -> Array:
 
 def call_backward(backward: Backward, cotangent: Array, inputs: Mapping[str, Array]) -> dict[str, Any]:
     """What `backward` returns, by the names of the inputs, copied: it may use its memory again."""
-    found = by_name(backward(cotangent, *inputs.values()), list(inputs))
-    return {name: _copied(gradient) for name, gradient in found.items()}
+    gradients = by_name(backward(cotangent, *inputs.values()), list(inputs))
+    return {name: _copied(gradient) for name, gradient in gradients.items()}
 
 
 def kind_of(x: Any) -> str:

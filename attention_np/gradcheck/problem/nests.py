@@ -17,9 +17,9 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from attention_np._lib.arrays import Array
+
 Children = Callable[[Any], dict[Any, Any] | None]
 Parts = tuple[tuple[str, tuple[int, ...]], ...]  # of arrays that are laid end to end: the path and the shape of each
 
@@ -56,10 +56,10 @@ def filled(tree: Any, leaves: Iterator[Any], children: Children = children) -> A
     return type(tree)(*values.values()) if hasattr(tree, "_asdict") else type(tree)(values.values())
 
 
-def by_path(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def by_path(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Leaves by their paths, no two of which may be the same."""
     held: dict[str, Any] = {}
-    for path, leaf in found:
+    for path, leaf in pairs:
         if path in held:
             raise ValueError(f"inputs hold two arrays that would both be called {path}")
         held[path] = leaf
@@ -133,7 +133,7 @@ class Nest:
 
     def __init__(self, trees: Mapping[str, Any], *, numbers: bool = False) -> None:
         self.trees = dict(trees)
-        self.leaves = by_path(found for name, tree in self.trees.items() for found in leaves(tree, name))
+        self.leaves = by_path(pair for name, tree in self.trees.items() for pair in leaves(tree, name))
         kinds = {path: _kind(leaf, numbers) for path, leaf in self.leaves.items()}
         self.kinds = {path: kind for path, kind in kinds.items() if kind}
 
@@ -191,13 +191,13 @@ class Nest:
 
     def gradients(self, result: Any) -> list[Any]:
         """The gradients by the arrays that are moved, from nests of the same form; None for one that is missing."""
-        found: dict[str, Any] = {}
+        given: dict[str, Any] = {}
         for name, gradient in self.by_tree(result).items():
-            found.update(_gradients_by_path(self.trees[name], gradient, name))
-        for path, gradient in found.items():
+            given.update(_gradients_by_path(self.trees[name], gradient, name))
+        for path, gradient in given.items():
             if path not in self.kinds:
                 _refuse_of_constant(path, self.leaves[path], gradient)
-        return [x for path in self.kinds for _, x in self._halves(path, found.get(path))]
+        return [x for path in self.kinds for _, x in self._halves(path, given.get(path))]
 
     def joined(self, result: Any) -> Array:
         """The arrays of another nest of the same form as one vector; where all carry leading axes, one in each."""

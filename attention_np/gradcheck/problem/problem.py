@@ -8,8 +8,8 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.problem.calls import (
     Backward,
     Forward,
@@ -25,7 +25,6 @@ from attention_np.gradcheck.problem.calls import (
 )
 from attention_np.gradcheck.problem.nests import Nest, Parts, children, is_narrow, signature_of
 
-Array = npt.NDArray[Any]
 Result = TypeVar("Result")
 
 
@@ -106,9 +105,9 @@ class Problem:
             self.forward(*map(np.array, there))
         return call_backward(self.backward, u, arrays)
 
-    def claimed(self, name: str, gradients: Mapping[str, Any] | None = None) -> Array:
+    def claimed(self, name: str) -> Array:
         """The gradient that is claimed for one input, in its dtype or in a narrower one."""
-        gradient, x = np.asarray((self.claims if gradients is None else gradients)[name]), self.inputs[name]
+        gradient, x = np.asarray(self.claims[name]), self.inputs[name]
         is_wider = gradient.dtype.kind == "f" and gradient.dtype.itemsize > x.dtype.itemsize
         return gradient.astype(x.dtype) if is_wider else gradient
 

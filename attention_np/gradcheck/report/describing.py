@@ -9,7 +9,7 @@ from textwrap import fill
 
 from attention_np._lib.text import legible
 from attention_np.gradcheck.report.findings import SHOWN, Entry, InputReport
-from attention_np.gradcheck.verdict.escape import Escape
+from attention_np.gradcheck.verdict.judging import Escape
 
 COLUMNS = ("input", "method", "holds", "error", "worst at", "analytic", "numerical", "floor")
 MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?"}

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
-from attention_np.gradcheck.verdict.escape import Escape
-from attention_np.gradcheck.verdict.judging import HOLDS, UNCHECKED, UNDECIDED, WRONG
-
-Array = npt.NDArray[Any]
+from attention_np.gradcheck.verdict.judging import HOLDS, UNCHECKED, UNDECIDED, WRONG, Escape
 
 SHOWN = 5  # worst entries, and others that have a name, in a report
 
@@ -132,4 +129,4 @@ def _normwise(actual: Array, expected: Array, floor: Array, precision: float) ->
         largest = np.maximum(np.abs(actual), np.abs(expected))
     if difference and (largest <= UNDECIDABLE * floor).all() and np.isfinite(floor).all():
         return float(difference / (floor.max() / precision))
-    return float(difference / largest.max()) if difference else 0.0
+    return float(difference / largest.max()) if difference else 0.0  # (gradcheck.45)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +11,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from attention_np._lib.files import write_whole
 from attention_np.gradcheck import plot
-from attention_np.gradcheck.report import saving
 from attention_np.gradcheck.report.describing import describe
 from attention_np.gradcheck.report.findings import InputReport
 
@@ -52,11 +54,12 @@ class Report:
 
         None stands for NaN, and the strings "Infinity" and "-Infinity" for what they say: JSON has none of them.
         """
-        return saving.as_dict(self.inputs)
+        fields = [{key: value for key, value in vars(entry).items() if key != "details"} for entry in self.inputs]
+        return {"ok": self.ok, "inputs": _as_json(fields)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write :meth:`to_dict` to a file, as JSON: the whole of it or nothing."""
-        saving.write(path, self.inputs)
+        write_whole(path, f"{json.dumps(self.to_dict(), allow_nan=False)}\n".encode())
 
     def plot(self, name: str | None = None) -> npt.NDArray[Any]:
         """Where the errors are, by Matplotlib, of all inputs that are wrong, or of all if none is; or of `name`."""
@@ -70,3 +73,16 @@ class Report:
             unseen = all(entry.verdict == "undecidable" for entry in failed)
             what = "could not be checked" if unseen else "does not hold"
             raise GradientError(f"the gradient {what} for {', '.join(entry.name for entry in failed)}\n{self}")
+
+
+def _as_json(value: Any) -> Any:
+    """`value` in the types of JSON; named tuples become objects."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {key: _as_json(x) for key, x in value.items()}
+    if isinstance(value, tuple | list):
+        return [_as_json(x) for x in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value)
+    return value

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np._lib.files import write_whole
-
-Array = npt.NDArray[Any]
 
 
 def fingerprint(parts: Iterable[Any]) -> str:
@@ -64,10 +62,10 @@ class Checkpoint:
 
     def get(self, key: str, shape: tuple[int, ...]) -> Array | None:
         """The numbers that were kept under `key`; None if there are none."""
-        found = self.kept.get(key)
-        if found is not None and (found.shape != shape or found.dtype.kind != "f"):
+        numbers = self.kept.get(key)
+        if numbers is not None and (numbers.shape != shape or numbers.dtype.kind != "f"):
             raise ValueError(f"checkpoint {self.path} is damaged at {key!r:.100}: remove it")
-        return found
+        return numbers
 
     def put(self, key: str, numbers: Array) -> None:
         """Keep these numbers under `key`."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attention_np.gradcheck.slopes.methods import UNDECIDABLE, Array
+from attention_np._lib.arrays import Array
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.moves import SMALLEST, Subject, entry_directions, flattened
 from attention_np.gradcheck.slopes.probes import random_direction
 
@@ -42,14 +43,14 @@ def kinks(subject: Subject, rng: np.random.Generator) -> list[Kink]:
     everywhere = random_direction(subject.x, rng)[None]
     if subject.x.size > 4096 or not any(part.any() for part in _breaks(subject, everywhere)):  # too many to look at
         return []
-    found: list[Kink] = []
+    listed: list[Kink] = []
     for elements in np.array_split(np.arange(subject.x.size), subject.x.size // 64 + 1):
         kinked, jumped = _breaks(subject, entry_directions(subject.x, elements))
         some = np.flatnonzero(kinked | jumped)
-        found += [_one_sided(subject, int(elements[k]), bool(jumped[k])) for k in some[: FEW - len(found)]]
-        if len(found) == FEW:
+        listed += [_one_sided(subject, int(elements[k]), bool(jumped[k])) for k in some[: FEW - len(listed)]]
+        if len(listed) == FEW:
             break
-    return found
+    return listed
 
 
 def _breaks(subject: Subject, directions: Array) -> tuple[Array, Array]:

@@ -9,11 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.slopes.checkpoint import Checkpoint
-from attention_np.gradcheck.slopes.methods import Array, Slopes, by_best_differences, by_complex_step, by_differences
+from attention_np.gradcheck.slopes.methods import Slopes, by_best_differences, by_complex_step, by_differences
 from attention_np.gradcheck.slopes.moves import Subject, entry_directions, sizes
 
 METHODS = COMPLEX, CENTRAL = ("complex-step", "central")
+
+
+def as_method(method: str) -> str:
+    """`method`, refused if it is none."""
+    if method not in ("auto", *METHODS):
+        raise ValueError(f"method must be 'auto', {' or '.join(map(repr, METHODS))}, not {method!r}")
+    return method
 
 
 class Running(NamedTuple):
@@ -46,10 +54,10 @@ def measured(
     parts: dict[int, Slopes] = {}
 
     for number, chunk in enumerate(chunks):
-        found = kept.get(f"{key}/{size}/{number}", (len(chunk), columns)) if kept else None
-        if found is not None:
+        stored = kept.get(f"{key}/{size}/{number}", (len(chunk), columns)) if kept else None
+        if stored is not None:
             cotangents = len(subject.cotangents)
-            parts[number] = Slopes(found[:, :cotangents], *found[:, cotangents:].T)
+            parts[number] = Slopes(stored[:, :cotangents], *stored[:, cotangents:].T)
     missing = [number for number in range(len(chunks)) if number not in parts]
     tasks = [partial(_slopes_of_entries, subject, chunks[k], method, some[k], best) for k in missing]
     for done, slopes in _in_turn(tasks, running.executor):
@@ -70,9 +78,9 @@ def directional_slopes(subject: Subject, directions: Array, method: str, running
 
 
 def _slopes_of_entries(subject: Subject, elements: Array, method: str, steps: Array | None, best: bool) -> Slopes:
-    found = _slopes(subject, entry_directions(subject.x, elements), method, steps, best)
+    slopes = _slopes(subject, entry_directions(subject.x, elements), method, steps, best)
     size = sizes(subject.x).ravel()[elements]
-    return found._replace(values=found.values / size[:, None], errors=found.errors / size)
+    return slopes._replace(values=slopes.values / size[:, None], errors=slopes.errors / size)
 
 
 def _slopes(subject: Subject, directions: Array, method: str, steps: Array | None, best: bool) -> Slopes:

@@ -6,15 +6,13 @@ and an estimate of the error. The formulas are derived in ``derivations/gradchec
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.problem.calls import NotAnalyticError
 from attention_np.gradcheck.slopes.moves import LONGEST, Subject, flattened, room, scaled
-
-Array = npt.NDArray[Any]
 
 COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever the function multiplies it with
 COMPLEX_STEP_IN_SINGLE = 2.0**-40  # where small slopes times a shorter one would be lost
@@ -116,23 +114,23 @@ def by_best_differences(subject: Subject, directions: Array, *, all_steps: bool 
         good = (KNOWN / 10 if across else KNOWN / 1000) * np.abs(best.values[:, 0])
         poor = np.flatnonzero(usable & (flat | at_zero | ~(best.errors <= good)))
         if poor.size:
-            found = by_differences(subject, directions[poor], step)
-            better = _are_better(found, Slopes(*(part[poor] for part in best)))
-            for kept, new in zip(best, found, strict=True):
+            others = by_differences(subject, directions[poor], step)
+            better = _are_better(others, Slopes(*(part[poor] for part in best)))
+            for kept, new in zip(best, others, strict=True):
                 kept[poor[better]] = new[better]
     return best
 
 
-def _are_better(found: Slopes, before: Slopes) -> Array:
+def _are_better(new: Slopes, before: Slopes) -> Array:
     """Which slopes are better known by other steps.
 
     If the two do not contradict each other, the one with the smaller error is better. If they do, the shorter step is
     right: the longer one has left what is local, and sees nothing of a narrow peak, or looks past a kink.
     """
-    difference = np.abs(found.values - before.values)[:, 0]
-    agree = ~(difference > 3 * (found.errors + before.errors))
-    better = np.where(agree, found.errors < before.errors, found.steps < before.steps)
-    better &= np.isfinite(found.errors) & (found.moving >= before.moving)  # a step too short to see is not better
+    difference = np.abs(new.values - before.values)[:, 0]
+    agree = ~(difference > 3 * (new.errors + before.errors))
+    better = np.where(agree, new.errors < before.errors, new.steps < before.steps)
+    better &= np.isfinite(new.errors) & (new.moving >= before.moving)  # a step too short to see is not better
     return np.asarray(better | ~np.isfinite(before.errors))
 
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.problem.calls import REFUSALS
-
-Array = npt.NDArray[Any]
 
 LONGEST = 2.0**-7  # relative: the first step of differences
 AT_ONCE = 2**16  # entries of what moves, and of the outputs

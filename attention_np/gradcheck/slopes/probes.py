@@ -5,18 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
-from attention_np.gradcheck.slopes.lines import POINTS, noise_of
 from attention_np.gradcheck.slopes.methods import (
     COMPLEX_STEP,
     LEVELS,
     TOO_SMALL,
     UNDECIDABLE,
-    Array,
     by_complex_step,
     by_differences,
 )
@@ -24,6 +24,8 @@ from attention_np.gradcheck.slopes.moves import LONGEST, Subject, entry_directio
 
 FIRST = 2.0**-9  # the relative step at which truncation and rounding are both small, as a rule
 TRIALS = tuple(2.0**-k for k in (7, 9, 12, 16, 21, 27))  # relative steps, all of which are asked in doubt
+ORDER = 5  # of the differences that leave noise alone
+POINTS = 10  # on a line: enough for those differences to be a sample of the noise
 NOT_ANALYTIC = (
     "forward is not analytic (a cast, an abs, a comparison of complex numbers?), or loses small imaginary parts"
 )
@@ -44,18 +46,18 @@ def tried(subject: Subject, rng: np.random.Generator, noise: Callable[[], Array]
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error", np.exceptions.ComplexWarning)
         first = by_differences(subject, direction, FIRST)
-        bends, found = bool(first.bent[0]), float(first.values[0, 0])
+        bends, quotient = bool(first.bent[0]), float(first.values[0, 0])
         try:
-            slope = float(by_complex_step(subject, direction).values[0, 0])
-            apart, depends = abs(slope - found), np.zeros(subject.output.size, bool)
-            if not apart <= UNDECIDABLE * first.errors[0]:
+            slopes = by_complex_step(subject, direction).values[0]
+            slope, depends = float(slopes[0]), np.zeros(subject.output.size, bool)
+            if not abs(slope - quotient) <= UNDECIDABLE * first.errors[0]:
                 depends = subject.outputs(subject.x + 1j * COMPLEX_STEP * direction)[0].imag != 0
         except NotAnalyticError as refused:
             return Trial(str(refused), unknown, bends)
-        if not np.isfinite(slope) and np.isfinite(found):
+        if not np.isfinite(slope) and np.isfinite(quotient):
             return Trial("the complex step gives no finite slope", unknown, bends)
-        unseen = apart + first.errors[0]
-        if not apart <= UNDECIDABLE * (first.errors[0] + _hidden(subject, depends, FIRST)):
+        unseen = np.abs(slopes - first.values[0]).max() + first.errors[0]  # for one cotangent it may cancel
+        if not abs(slope - quotient) <= UNDECIDABLE * (first.errors[0] + _hidden(subject, depends, FIRST)):
             other, unseen = _contradicted(subject, direction, slope, depends)
             if other is not None:  # were the outputs noisier than by their last bits?
                 other, unseen = _contradicted(replace(subject, noise=noise()), direction, slope, depends)
@@ -84,26 +86,40 @@ def _contradicted(subject: Subject, direction: Array, slope: float, depends: Arr
     and with the complex step at none that would have told.
     """
     scales = [by_differences(subject, direction, step) for step in TRIALS]
-    found, error, moves = (
+    quotients, error, moves = (
         np.ravel([getattr(x, part)[..., 0] for x in scales]) for part in ("values", "errors", "moving")
     )
     error = error + np.array([_hidden(subject, depends, step) for step in TRIALS])
-    apart = np.abs(found - slope)
+    apart = np.abs(quotients - slope)
     differs, tells = apart > UNDECIDABLE * error, moves.astype(bool)
-    same = np.abs(np.diff(found)) <= UNDECIDABLE * np.fmin(error[1:], error[:-1])
+    same = np.abs(np.diff(quotients)) <= UNDECIDABLE * np.fmin(error[1:], error[:-1])
     steady = tells[1:] & tells[:-1] & same & differs[1:] & differs[:-1]
     excess = np.where(steady, np.fmin(apart[1:], apart[:-1]), 0)
     agrees = tells & ~differs & (UNDECIDABLE * error < excess.max())
     told = (apart + error)[np.isfinite(apart + error)]
     best = int(excess.argmax())
     is_clear = excess[best] > TOO_SMALL * subject.unit * abs(slope) and not agrees.any()
-    return float(found[best]) if is_clear else None, float(told.min(initial=np.inf)) if told.size else 0.0
+    return float(quotients[best]) if is_clear else None, float(told.min(initial=np.inf)) if told.size else 0.0
 
 
 def random_direction(x: Array, rng: np.random.Generator) -> Array:
     """In which each entry moves by its own size."""
     v: Array = magnitudes(x) * rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape)
     return v
+
+
+def high_differences(points: Array) -> Array:
+    """Differences of a high order along the first axis, each as large as the noise of one point: (points - ORDER, ...).
+
+    What is smooth leaves next to nothing, and noise the root of the sum of the squares of their weights, which is that
+    of ``comb(2 * ORDER, ORDER)`` (gradcheck.69).
+    """
+    return np.asarray(np.diff(points, n=ORDER, axis=0) / np.sqrt(comb(2 * ORDER, ORDER)))  # (gradcheck.68)
+
+
+def noise_of(points: Array) -> Array:
+    """The noise of each curve: the root mean square of its high differences."""
+    return np.asarray(np.sqrt(np.square(high_differences(points)).mean(axis=0)))
 
 
 def noise_of_outputs(
@@ -129,8 +145,8 @@ def noise_of_outputs(
                 curves = np.array([np.ravel(forward(*place)) for place in places], float)
             except REFUSALS:
                 continue
-            found = noise_of(curves)
-            least = np.where((found > 0) & still, np.fmin(least, found), least)
+            noise = noise_of(curves)
+            least = np.where((noise > 0) & still, np.fmin(least, noise), least)
     return np.asarray(np.where(np.isfinite(least), least, 0).reshape(output.shape))
 
 

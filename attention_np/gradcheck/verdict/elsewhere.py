@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.evidence import Question, elsewhere, neighbor_differences
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError, wide_dtype
 from attention_np.gradcheck.problem.problem import Problem
@@ -15,19 +15,17 @@ from attention_np.gradcheck.slopes.measuring import CENTRAL, directional_slopes
 from attention_np.gradcheck.slopes.probes import random_direction
 from attention_np.gradcheck.verdict.judging import COARSE, GROSS, HOLDS, Verdict, norm, size_of
 
-Array = npt.NDArray[Any]
-
 FAR_OFF = 100  # noise floors: no rounding comes so far
 
 
 def fault_elsewhere(verdict: Verdict) -> str | None:
     """What shows that backward is right for one cotangent at one point, and keeps to that."""
-    found, problem = verdict.evidence, verdict.evidence.problem
+    evidence, problem = verdict.evidence, verdict.evidence.problem
     holding = verdict.entries == HOLDS
     if not holding.any():
         return None
-    if found.claimed[holding].any() and not is_linear(
-        problem, found.name, max(verdict.bound, float(verdict.floor.max(initial=0)))
+    if evidence.claimed[holding].any() and not is_linear(
+        problem, evidence.name, max(verdict.bound, float(verdict.floor.max(initial=0)))
     ):
         return (
             "it is right for one cotangent, but backward is not linear in the gradient of the output: for a sum it "
@@ -43,7 +41,7 @@ def fault_elsewhere(verdict: Verdict) -> str | None:
                 f"slopes there: as if backward did not use {unused}, or kept it from an earlier call"
             )
         said = "it holds here and not close by: is it right by something that is true of this point alone?"
-        found.note = said if found.note is None else f"{found.note}; {said}"
+        evidence.note = said if evidence.note is None else f"{evidence.note}; {said}"
     return None
 
 
@@ -73,31 +71,31 @@ def _is_wrong_at(verdict: Verdict, question: Question, key: str) -> bool:
 
     The finding holds for every method, and `key` names the question: it is asked again only where one method refused.
     """
-    found = verdict.evidence
+    evidence = verdict.evidence
     try:
-        return found.problem.once((found.name, key), lambda: _wrongness(verdict, question, key))
+        return evidence.problem.once((evidence.name, key), lambda: _wrongness(verdict, question, key))
     except (*REFUSALS, NotAnalyticError):
         return False
 
 
 def _wrongness(verdict: Verdict, question: Question, key: str) -> bool:
-    found, rng = verdict.evidence, verdict.evidence.rng("elsewhere")
-    direction = random_direction(found.subject.x, rng)[None]
-    there = found.there(*question)
-    claims, output = found.problem.once(key, lambda: (found.problem.claim(*question), there.with_output().output))
+    evidence, rng = verdict.evidence, verdict.evidence.rng("elsewhere")
+    direction = random_direction(evidence.subject.x, rng)[None]
+    there = evidence.there(*question)
+    claims, output = evidence.problem.once(key, lambda: (evidence.problem.claim(*question), there.with_output().output))
     there = replace(there, output=output)
-    claimed = float(direction.ravel() @ np.ravel(claims[found.name]).astype(wide_dtype(direction.dtype)))
-    measured = float(directional_slopes(there, direction, found.method, found.running).values[0, 0])
+    claimed = float(direction.ravel() @ np.ravel(claims[evidence.name]).astype(wide_dtype(direction.dtype)))
+    measured = float(directional_slopes(there, direction, evidence.method, evidence.running).values[0, 0])
     usual = norm(there.last_bits / there.unit) / size_of(there.x) * np.abs(direction).sum()
-    size = max(np.abs(found.claimed) @ np.abs(direction.ravel()), abs(claimed), abs(measured), usual)
-    near = max(GROSS, COARSE * found.unit, 4 * verdict.rtol) * size
+    size = max(np.abs(evidence.claimed) @ np.abs(direction.ravel()), abs(claimed), abs(measured), usual)
+    near = max(GROSS, COARSE * evidence.unit, 4 * verdict.rtol) * size
     if not abs(claimed - measured) > near:
         return False
-    pair = found.directional_pair(direction)
+    pair = evidence.directional_pair(direction)
     noise = np.abs(neighbor_differences(pair, question, rng)[:, 0] - (claimed - measured))
     if not abs(claimed - measured) > near + FAR_OFF * np.nanmax(noise):
         return False
-    slopes = directional_slopes(there, direction, CENTRAL, found.running)  # the complex step may not apply there
+    slopes = directional_slopes(there, direction, CENTRAL, evidence.running)  # the complex step may not apply there
     return bool(abs(claimed - slopes.values[0, 0]) > near + FAR_OFF * slopes.errors[0])
 
 
@@ -107,12 +105,13 @@ def _unused(verdict: Verdict, nearby: list[Array]) -> str | None:
     What is made of a mask, or of labels, is the same close to them, too; but not where all are zeros or ones, or are
     strewn and half zero.
     """
-    found, problem = verdict.evidence, verdict.evidence.problem
-    (u, inputs), rng = problem.question, found.rng("unused")
+    evidence, problem = verdict.evidence, verdict.evidence.problem
+    (u, inputs), rng = problem.question, evidence.rng("unused")
 
     def is_same(there: list[Array]) -> bool:
         try:
-            return np.array_equal(np.ravel(problem.claim(u, there)[found.name]), np.ravel(problem.claims[found.name]))
+            claims, name = problem.claim(u, there), evidence.name
+            return np.array_equal(np.ravel(claims[name]), np.ravel(problem.claims[name]))
         except REFUSALS:
             return False
 

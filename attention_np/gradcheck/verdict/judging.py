@@ -9,39 +9,23 @@ have. Else it is undecided, and counted. Derived in ``derivations/gradcheck.md``
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.evidence import Evidence
 from attention_np.gradcheck.slopes.kinks import Kink
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX
 from attention_np.gradcheck.slopes.methods import COMPLEX_STEP, TOO_SMALL, UNDECIDABLE
-from attention_np.gradcheck.verdict.escape import Escape
-
-Array = npt.NDArray[Any]
 
 HOLDS, WRONG, UNDECIDED, UNCHECKED = range(4)  # the verdicts on an entry
 OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
 RESOLUTION = {COMPLEX: 1e-10, CENTRAL: 1e-7}  # the relative error of an entry that must be seen
 GROSS = 1e-6  # relative: no rounding comes so far, but to single or half precision
 COARSE = 1e3  # units in the last place: the resolution in a dtype in which that is more
-
-
-def relative_error(actual: Array, expected: Array) -> tuple[float, tuple[int, ...]]:
-    """The largest difference over the largest magnitude of either, and the index of that difference."""
-    with np.errstate(all="ignore"):
-        difference = np.abs(np.asarray(actual) - expected)
-        scale = float(max(np.abs(actual).max(initial=0), np.abs(expected).max(initial=0)))
-    if not difference.size:
-        return 0.0, ()
-    difference = np.where(np.isfinite(difference), difference, np.inf)
-    index = np.unravel_index(int(difference.argmax()), difference.shape)
-    largest = float(difference[index])
-    relative = largest / (scale if np.isfinite(scale) else 1.0) if largest else 0.0  # (gradcheck.45)
-    return relative, tuple(map(int, index))
 
 
 def judge(claimed: Array, measured: Array, floor: Array, bound: Array | float, resolution: float) -> Array:
@@ -69,6 +53,32 @@ def norm(x: Array) -> float:
 def size_of(x: Array) -> float:
     """The size of an input: its largest magnitude, 1 if it is all zero."""
     return float(np.abs(x).max(initial=0, where=np.isfinite(x))) or 1.0
+
+
+class Escape(NamedTuple):
+    """With what probability an error goes unnoticed if only a sample of the entries was looked at."""
+
+    entries: int  # of all `size` entries, how many were looked at one by one
+    size: int
+    directions: int  # random directions along which the whole gradient was projected
+    threshold: float  # a projection of the error that is smaller goes unnoticed, by the noise floor along a direction
+    norm: float  # of the gradient, times the least size by which directions count an entry
+
+    def probability(self, relative_error: float, wrong_entries: int = 1) -> float:
+        r"""Of not noticing an error of `relative_error` times the norm of the gradient, in so many entries.
+
+        Along a direction of independent standard normal components an error e shows as a number of :math:`N(0, |e|^2)`,
+        which is smaller than the threshold t with the probability :math:`\mathrm{erf}(t / (\sqrt 2 |e|))`. None of the
+        n entries drawn out of N is one of the w wrong ones with that of :math:`\binom{N - w}{n} / \binom{N}{n}`.
+        """
+        error = relative_error * self.norm if relative_error else 0.0  # though the norm be infinite
+        below_threshold = math.erf(self.threshold / error / math.sqrt(2)) if error else 1.0
+        right = self.size - wrong_entries
+        if self.entries > right:
+            return 0.0
+        choices = ((right, 1), (right - self.entries, -1), (self.size, -1), (self.size - self.entries, 1))
+        not_drawn = math.exp(sum(sign * math.lgamma(n + 1) for n, sign in choices))  # (gradcheck.80)
+        return below_threshold**self.directions * min(not_drawn, 1.0)  # (gradcheck.79)
 
 
 @dataclass
@@ -119,17 +129,17 @@ class Verdict:
 
     def count_too_small(self) -> None:
         """Count the entries that are undecided and would be wrong, were they not too small to judge."""
-        found = (self.entries == UNDECIDED) & (self.difference > UNDECIDABLE * self.floor)
-        self.too_small = int((found & np.isfinite(self.evidence.measured)).sum())
+        differing = (self.entries == UNDECIDED) & (self.difference > UNDECIDABLE * self.floor)
+        self.too_small = int((differing & np.isfinite(self.evidence.measured)).sum())
 
     def begin(self, some: Array) -> Array:
         """Judge by the method's own errors and the last bits of the entries; those that differ by more."""
-        found = self.evidence
-        self.bound = bound_of(found.subject.x, found.measured, found.subject.last_bits, found.unit)
+        evidence = self.evidence
+        self.bound = bound_of(evidence.subject.x, evidence.measured, evidence.subject.last_bits, evidence.unit)
         with np.errstate(all="ignore"):
-            larger = np.fmax(np.abs(found.claimed), np.abs(found.measured))
-        rounding = OWN_ROUNDING * found.unit * larger
-        self.floor[some] = (found.errors + np.where(np.isfinite(rounding), rounding, 0))[some]
+            larger = np.fmax(np.abs(evidence.claimed), np.abs(evidence.measured))
+        rounding = OWN_ROUNDING * evidence.unit * larger
+        self.floor[some] = (evidence.errors + np.where(np.isfinite(rounding), rounding, 0))[some]
         return self._judge(some)
 
     def add(self, some: Array, noise: Array) -> Array:
@@ -138,11 +148,11 @@ class Verdict:
         return self._judge(some)
 
     def _judge(self, some: Array) -> Array:
-        found = self.evidence
-        resolution = max(RESOLUTION[found.method], COARSE * found.unit)
-        entries = judge(found.claimed[some], found.measured[some], self.floor[some], self.bound, resolution)
-        self.entries[some] = np.where(found.looked[some], entries, UNCHECKED)
+        evidence = self.evidence
+        resolution = max(RESOLUTION[evidence.method], COARSE * evidence.unit)
+        entries = judge(evidence.claimed[some], evidence.measured[some], self.floor[some], self.bound, resolution)
+        self.entries[some] = np.where(evidence.looked[some], entries, UNCHECKED)
         if self.rtol:
-            allowed = self.rtol * np.fmax(np.abs(found.claimed), np.abs(found.measured)).max(initial=0)
+            allowed = self.rtol * np.fmax(np.abs(evidence.claimed), np.abs(evidence.measured)).max(initial=0)
             self.entries[some[self.difference[some] <= allowed]] = HOLDS
         return np.asarray(some[self.entries[some] == WRONG])

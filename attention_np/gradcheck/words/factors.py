@@ -8,11 +8,11 @@ from itertools import combinations
 
 import numpy as np
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.problem.nests import parts_of
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.words.reading import (
     VAGUE,
-    Array,
     Mistake,
     Reading,
     axes_in_words,
@@ -118,8 +118,8 @@ def _repeated(mistake: Mistake) -> Iterator[int]:
     longest: list[int] = []
     for other in (mistake.output, *mistake.inputs.values()):
         padded = ((1,) * (other.ndim - len(mistake.shape)) + mistake.shape)[-other.ndim or len(mistake.shape) :]
-        found = [n for mine, n in zip(padded, other.shape, strict=True) if mine == 1 and n > 1]
-        longest = max(longest, found, key=len)
+        lengths = [n for mine, n in zip(padded, other.shape, strict=True) if mine == 1 and n > 1]
+        longest = max(longest, lengths, key=len)
     yield from map(math.prod, subsets(longest))
     own, shape = [n for n in mistake.shape if n > 1], mistake.output.shape
     for axes in combinations(range(len(shape)), len(own)) if own else ():
@@ -131,10 +131,10 @@ def _lengths(mistake: Mistake) -> dict[int, str]:
     """For every length of an axis, or of several together, where it is found first, last axes before others."""
     outputs = parts_of(mistake.output, mistake.parts) if mistake.parts else {"the output": mistake.output}
     arrays = {**mistake.inputs, **outputs}
-    found = {x.shape[-1]: f"the length of the last axis of {name}" for name, x in reversed(arrays.items()) if x.ndim}
+    places = {x.shape[-1]: f"the length of the last axis of {name}" for name, x in reversed(arrays.items()) if x.ndim}
     for count in range(1, max(x.ndim for x in arrays.values()) + 1):
         for name, x in arrays.items():
             for axes in combinations(range(x.ndim), count):
                 n = math.prod(x.shape[axis] for axis in axes)
-                found.setdefault(n, f"the length of {axes_in_words(axes)} of {name}")
-    return {n: place for n, place in found.items() if n > 1}
+                places.setdefault(n, f"the length of {axes_in_words(axes)} of {name}")
+    return {n: place for n, place in places.items() if n > 1}

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.words.factors import best_multiple
-from attention_np.gradcheck.words.reading import ENOUGH, Array, Mistake, Reading
+from attention_np.gradcheck.words.reading import ENOUGH, Mistake, Reading
 
 EXPRESSIONS: dict[str, Callable[[Array], Array]] = {  # the simple ones first: of several that fit, that is named
     "{0}": lambda x: x,

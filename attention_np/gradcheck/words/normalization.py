@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.moves import AT_ONCE
-from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Array, Mistake, Reading, axes_in_words, subsets
+from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Mistake, Reading, axes_in_words, spread, subsets
 
 
 def errors_along_rows(mistake: Mistake) -> Iterator[Reading]:
@@ -39,14 +40,9 @@ def right_for_orthogonal_rows(mistake: Mistake) -> Iterator[Reading]:
     ask, output, tolerance = mistake.ask, np.asarray(mistake.output, np.float64), mistake.tolerance
     clearly = ENOUGH if mistake.exact else CLEARLY
     seen = (np.abs(mistake.error) > clearly * tolerance).any(axis=tuple(range(1, mistake.error.ndim)))
-    if (
-        mistake.wrong.sum() < 2
-        or not seen.all()
-        or not output.ndim
-        or ask is None
-        or not ask.is_linear
-        or mistake.parts
-    ):
+    if mistake.wrong.sum() < 2 or not seen.all() or not output.ndim or mistake.parts:
+        return
+    if ask is None or not ask.is_linear:
         return
     u = np.asarray(mistake.cotangents[0])
     for axis in reversed(range(output.ndim)):
@@ -67,9 +63,11 @@ Terms = Iterator[tuple[str, str, Array, Array]]  # two texts; what errors are ma
 
 
 def _rows(axes: tuple[int, ...], several: Array) -> Array:
-    """The rows along some axes of several arrays: (rows, several, length)."""
-    last = np.moveaxis(several, (0, *(axis + 1 for axis in axes)), range(-1 - len(axes), 0))
-    return last.reshape(-1, len(several), math.prod(last.shape[-len(axes) :]))
+    """The rows along some axes of several arrays, as many as tell as well as all: (rows, several, length)."""
+    last = np.moveaxis(several, (0, *(axis + 1 for axis in axes)), range(-1 - len(axes), 0))[np.newaxis]
+    lead, length = last.shape[: -1 - len(axes)], math.prod(last.shape[-len(axes) :])
+    some = spread(np.arange(math.prod(lead)), max(1, AT_ONCE // length))
+    return np.asarray(last[np.unravel_index(some, lead)].reshape(len(some), len(several), length))
 
 
 def _terms(mistake: Mistake, axes: tuple[int, ...], error: Array, right: Array, tolerance: Array) -> Terms:

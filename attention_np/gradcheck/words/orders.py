@@ -12,8 +12,9 @@ from itertools import permutations
 
 import numpy as np
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
-from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_in_words, in_words, spread, subsets
+from attention_np.gradcheck.words.reading import Mistake, Reading, axes_in_words, in_words, spread, subsets
 
 FARTHEST = 8  # places, of shifts: more are no slip of an index
 
@@ -74,8 +75,8 @@ def permutations_of(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def _taken(several: Array, order: Array) -> Array:
     """Several arrays in another order, with zeros where nothing is taken: there the place is -1."""
-    found = np.where(order.ravel() < 0, 0, several.reshape(len(several), -1)[:, order.ravel()])
-    return found.reshape(len(several), *order.shape)
+    taken = np.where(order.ravel() < 0, 0, several.reshape(len(several), -1)[:, order.ravel()])
+    return taken.reshape(len(several), *order.shape)
 
 
 def _named(shape: tuple[int, ...]) -> Orders:
@@ -96,22 +97,18 @@ def _named(shape: tuple[int, ...]) -> Orders:
 
 
 def _orders(mistake: Mistake) -> Orders:
+    """Those; and what comes of it when an axis is split in two, as into heads, or none, and axes are permuted then."""
     places = np.arange(math.prod(mistake.shape)).reshape(mistake.shape)
     yield from _named(mistake.shape)
-    for axes in permutations_of(places.shape):
-        transposed = places.transpose(axes)
-        how = f"it is transposed to {transposed.shape} and then reshaped to {places.shape}"
-        yield f"{how}: a reshape stands where a transpose belongs", transposed.reshape(places.shape)
-    if places.size <= 50_000:
-        yield from _taken_apart(places)
-
-
-def _taken_apart(places: Array) -> Orders:
-    """As heads are: one axis split in two, the axes transposed, and all reshaped back."""
-    for axis, length in enumerate(places.shape):
-        for parts in (k for k in range(2, length) if length % k == 0):
-            shape = (*places.shape[:axis], parts, length // parts, *places.shape[axis + 1 :])
-            for axes in permutations_of(shape):
-                order = f"its axes are permuted to the order {in_words(axes)} before it is reshaped to {places.shape}"
-                what = f"a reshape stands where a transpose belongs, or the other way round: as {shape}, {order}"
-                yield what, places.reshape(shape).transpose(axes).reshape(places.shape)
+    lengths: tuple[int, ...] = places.shape if places.size <= 50_000 else ()
+    split = (
+        (*places.shape[:axis], parts, length // parts, *places.shape[axis + 1 :])
+        for axis, length in enumerate(lengths)
+        for parts in range(2, length)
+        if length % parts == 0
+    )
+    for shape in (places.shape, *split):
+        for axes in permutations_of(shape):
+            order = f"its axes are permuted to the order {in_words(axes)} before it is reshaped to {places.shape}"
+            what = f"a reshape stands where a transpose belongs, or the other way round: as {shape}, {order}"
+            yield what, places.reshape(shape).transpose(axes).reshape(places.shape)

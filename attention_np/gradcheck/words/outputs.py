@@ -11,13 +11,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.problem.nests import parts_of
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import GROSS
 from attention_np.gradcheck.words.places import name_of
-from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_in_words, number, subsets
+from attention_np.gradcheck.words.reading import Mistake, Reading, axes_in_words, number, subsets
 
 LAST = ": does = stand in the place of +=?"
+
+
+def same_whatever_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
+    """Equal for all three, and not zero. One entry is evidence only if it is so exactly."""
+    same = np.stack(3 * [mistake.claimed[0]])
+    exactly = bool(((mistake.claimed == same) | ~mistake.looked).all())
+    if (np.abs(mistake.at_zero) > mistake.tolerance[0]).any():
+        ones = mistake.as_of("", "", np.ones_like(mistake.cotangents))
+        of_a_sum = any(mistake.is_explained_by(reading) for reading in ones)
+        why = ", as if the loss were a plain sum of the output" if of_a_sum else ""
+        yield Reading("same", f"it is the same whatever the cotangent{why}", same, entries=1 if exactly else 2)
 
 
 def part_of_the_slopes(mistake: Mistake) -> Iterator[Reading]:
@@ -72,7 +84,7 @@ def leak_of_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
         yield Reading("leak", said, mistake.right + ask.claims(np.where(dead, u, 0)))
 
 
-READINGS = ((70, part_of_the_slopes), (140, left_out), (145, leak_of_the_cotangent))
+READINGS = ((20, same_whatever_the_cotangent), (70, part_of_the_slopes), (140, left_out), (145, leak_of_the_cotangent))
 
 Paths = Iterator[tuple[str, Array]]  # what they are called, and which of the slopes they are
 

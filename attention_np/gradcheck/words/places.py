@@ -11,18 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.words.factors import factor_in_words, factor_of
-from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Array, Mistake, Reading, in_words
+from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Mistake, Reading, in_words
 
 BY_ACCIDENT = math.log(1e-2)  # the logarithm of the chance at which places are no evidence
-SIDES: dict[str, Callable[[Array], Array]] = {  # of a kink at zero or one
+SIDES: dict[str, Callable[[Array], Array]] = {  # of a kink at zero
     "{} is negative": lambda x: x < 0,
     "{} is positive": lambda x: x > 0,
     "{} is not positive": lambda x: x <= 0,
     "{} is not negative": lambda x: x >= 0,
-    "{} is larger than 1": lambda x: x > 1,
-    "{} is smaller than -1": lambda x: x < -1,
-    "|{}| is larger than 1": lambda x: np.abs(x) > 1,
 }
 
 
@@ -101,12 +99,12 @@ def _where_wrong(mistake: Mistake) -> Place | None:
     right = _right(mistake)
     if not right.any():
         return None
-    found = name_of(mistake.wrong, right), _by_value(mistake, right)
-    return min((place for place in found if place is not None), key=lambda place: place.chance, default=None)
+    names = name_of(mistake.wrong, right), _by_value(mistake, right)
+    return min((place for place in names if place is not None), key=lambda place: place.chance, default=None)
 
 
 def _by_value(mistake: Mistake, right: Array) -> Place | None:
-    """Where the input is on one side of zero, or beyond one, as beside a kink; one entry is called by its index."""
+    """Where the input is on one side of zero, as beside a kink; one entry is called by its index."""
     strewn = _log_choices(int((mistake.wrong | right).sum()), int(mistake.wrong.sum()))
     for text, side in SIDES.items() if mistake.wrong.sum() > 1 else ():
         if _separates(side(mistake.x), mistake.wrong, right):

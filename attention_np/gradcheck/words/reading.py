@@ -10,18 +10,17 @@ from itertools import combinations
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from attention_np.gradcheck.evidence import FAR, Evidence, neighbor_within
+from attention_np._lib.arrays import Array
+from attention_np.gradcheck.evidence import Evidence, elsewhere
 from attention_np.gradcheck.problem.calls import REFUSALS
 from attention_np.gradcheck.problem.nests import Parts
 from attention_np.gradcheck.slopes.measuring import measured
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
-from attention_np.gradcheck.slopes.moves import flattened
+from attention_np.gradcheck.slopes.moves import AT_ONCE, flattened
 from attention_np.gradcheck.verdict.elsewhere import is_linear
 from attention_np.gradcheck.verdict.judging import UNCHECKED, UNDECIDED, WRONG
 
-Array = npt.NDArray[Any]
 Item = TypeVar("Item")
 
 AS_A_RULE = 0.25  # of what is allowed in an entry, 2.5 times its noise: the root of the mean square of what is left
@@ -48,26 +47,26 @@ class Reading(NamedTuple):
 class Ask:
     """What else the functions say of one input, at the point or elsewhere: NaN where they were not asked, or refuse."""
 
-    found: Evidence
+    evidence: Evidence
     inputs: Mapping[str, Array]
 
     @property
     def is_quick(self) -> bool:
         """Whether it takes no longer than a check to find what each entry does to each output."""
-        return int(self.found.looked.sum()) * self.found.problem.output.size**2 <= 10**8
+        return int(self.evidence.looked.sum()) * self.evidence.problem.output.size**2 <= 10**8
 
     @property
     def is_linear(self) -> bool:
         """Whether what is claimed is linear in the cotangent."""
-        return is_linear(self.found.problem, self.found.name)
+        return is_linear(self.evidence.problem, self.evidence.name)
 
     @cached_property
     def output(self) -> Array:
         """The output."""
         try:
-            return np.asarray(self._there(self.found.problem.cotangents).with_output().output)
+            return np.asarray(self._there(self.evidence.problem.cotangents).with_output().output)
         except REFUSALS:
-            return np.full_like(self.found.problem.output, np.nan)
+            return np.full_like(self.evidence.problem.output, np.nan)
 
     def moved(self, inputs: Mapping[str, Array]) -> Ask:
         """The same at another point."""
@@ -80,37 +79,37 @@ class Ask:
 
     def claims(self, cotangents: Array) -> Array:
         """The claimed gradients for them."""
-        problem, there = self.found.problem, list(self.inputs.values())
+        problem, there = self.evidence.problem, list(self.inputs.values())
         try:
-            rows = [np.ravel(problem.claim(u, there)[self.found.name])[self._elements] for u in cotangents]
+            rows = [np.ravel(problem.claim(u, there)[self.evidence.name])[self._elements] for u in cotangents]
         except REFUSALS:
             rows = [np.full(len(self._elements), np.nan)] * len(cotangents)
         return self._placed(np.array(rows))
 
     @cached_property
     def _jacobian(self) -> Array:
-        output = self.found.problem.output
+        output = self.evidence.problem.output
         return self._measured(np.eye(output.size).reshape(-1, *output.shape))
 
     def _measured(self, cotangents: Array) -> Array:
-        found, elements = self.found, self._elements
-        there, steps = self._there(cotangents), found.steps[elements]
+        evidence, elements = self.evidence, self._elements
+        there, steps = self._there(cotangents), evidence.steps[elements]
         try:
-            return np.asarray(measured(there, elements, found.method, found.running, steps=steps).values.T)
+            return np.asarray(measured(there, elements, evidence.method, evidence.running, steps=steps).values.T)
         except REFUSALS:
             return np.full((len(cotangents), len(elements)), np.nan)
 
     def _there(self, cotangents: Array) -> Any:
-        return replace(self.found.there(cotangents[0], list(self.inputs.values())), cotangents=cotangents)
+        return replace(self.evidence.there(cotangents[0], list(self.inputs.values())), cotangents=cotangents)
 
     @property
     def _elements(self) -> Array:
-        return np.flatnonzero(self.found.looked)
+        return np.flatnonzero(self.evidence.looked)
 
     def _placed(self, rows: Array) -> Array:
-        placed = np.full((len(rows), self.found.looked.size), np.nan)
+        placed = np.full((len(rows), self.evidence.looked.size), np.nan)
         placed[:, self._elements] = rows
-        return placed.reshape(len(rows), *self.found.shape)
+        return placed.reshape(len(rows), *self.evidence.shape)
 
 
 @dataclass(frozen=True)
@@ -212,17 +211,12 @@ class Mistake:
     @cached_property
     def again(self) -> Mistake | None:
         """The same mistake at another point, for other cotangents; None where too little is known of one."""
-        if not self.is_seen_again:
+        if self.ask is None or not self.is_seen_again:
             return None
         rng = np.random.default_rng(0)
-        inputs = {name: neighbor_within(x, rng, FAR) for name, x in self.inputs.items()}
-        return self.elsewhere(inputs, rng.standard_normal(self.cotangents.shape))
-
-    def elsewhere(self, inputs: Mapping[str, Array], cotangents: Array) -> Mistake | None:
-        """The same mistake at `inputs`."""
-        if self.ask is None:
-            return None
-        ask = self.ask.moved(inputs)
+        pairs = zip(self.inputs.items(), elsewhere(self.inputs.values(), rng), strict=True)
+        inputs = {name: np.where(x == 0, x, y) for (name, x), y in pairs}  # zeros may be on one side of a kink
+        cotangents, ask = rng.standard_normal(self.cotangents.shape), self.ask.moved(inputs)
         *claimed, at_zero = ask.claims(np.concatenate([cotangents, 0 * cotangents[:1]]))
         floor = 4 * np.maximum(self.floor, self.precision * np.abs(claimed[0]))  # it is not measured there
         there = replace(
@@ -243,20 +237,25 @@ class Mistake:
         known = known if reading.known is None else known & reading.known
         if (known & self.wrong).sum() < min(10, self.wrong.sum() / 2):
             return False
-        few = np.zeros(known.shape, bool)
-        few.flat[spread(np.flatnonzero(known & self.wrong), 8)] = True  # hardly any reading is right
         scale = np.broadcast_to(1.0 if self.exact else np.fmax(reading.scale, 1), self.claimed.shape)
-        for some in (few, known):
-            claim, noise = reading.claim[:, some], scale[:, some] * self.noise[:, some]
-            allowed = UNDECIDABLE * np.maximum(noise, self.precision * np.abs(claim))
-            left = np.abs(self.claimed[:, some] - claim)
+        claimed, right, claim, noise, scale = (
+            x.reshape(3, -1) for x in (self.claimed, self.right, reading.claim, self.noise, scale)
+        )
+        elements = np.flatnonzero(known)
+        few, rest = spread(np.flatnonzero(known & self.wrong), 8), range(0, len(elements), AT_ONCE)
+        unlike, evident, off, values = np.zeros(2), 0, 0, 0
+        for some in (few, *(elements[start : start + AT_ONCE] for start in rest)):  # hardly any reading is right
+            allowed = np.maximum(scale[:, some] * noise[:, some], self.precision * np.abs(claim[:, some])) * UNDECIDABLE
+            left = np.abs(claimed[:, some] - claim[:, some])
             if not (left <= allowed).all():
                 return False
-        unlike = (left / allowed)[allowed > 0]
-        error = np.abs(self.error[:, known])
-        evident = (error > 8 * allowed).any(axis=0).sum() >= reading.entries  # most of the error is explained
-        several = (error > allowed).sum() >= 12 and (error > allowed).any(axis=0).sum() >= 4
-        return bool((evident or several) and np.linalg.norm(unlike) <= AS_A_RULE * unlike.size**0.5)
+            if some is not few:
+                error = np.abs(claimed[:, some] - right[:, some])
+                unlike += [np.square((left / allowed)[allowed > 0]).sum(), (allowed > 0).sum()]
+                evident += (error > 8 * allowed).any(axis=0).sum()  # most of the error is explained
+                values, off = values + (error > allowed).sum(), off + (error > allowed).any(axis=0).sum()
+        several = values >= 12 and off >= 4
+        return bool((evident >= reading.entries or several) and unlike[0] <= AS_A_RULE**2 * unlike[1])
 
     def as_of(
         self, kind: str, said: str, cotangents: Array, slopes: Array | None = None, numbers: tuple[float, ...] = ()

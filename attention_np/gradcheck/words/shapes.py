@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from attention_np._lib.arrays import Array
 from attention_np.gradcheck.verdict.judging import GROSS
 from attention_np.gradcheck.words.orders import permutations_of, permuted
-from attention_np.gradcheck.words.reading import Array, axes_in_words, subsets
+from attention_np.gradcheck.words.reading import axes_in_words, subsets
 
 Readings = Iterator[tuple[str, Array, Array]]  # a sentence that holds if the two arrays are equal
 
@@ -36,15 +37,11 @@ def _readings(gradient: Array, numerical: Array) -> Readings:
     if gradient.size == numerical.size:
         yield "it is right but for the shape", gradient.reshape(shape), numerical
         for axes in permutations_of(shape):
-            transposed = numerical.transpose(axes)
-            yield permuted(axes), gradient, transposed
-            yield f"{permuted(axes)}, and it is reshaped", gradient.reshape(shape), transposed.reshape(shape)
+            yield permuted(axes), gradient, numerical.transpose(axes)
     for axes in subsets(range(gradient.ndim)):
         total = _with_shape(gradient.sum(axis=axes, dtype=np.float64), shape)
         if total is not None and total.size < gradient.size:
-            the_sum, count = f"the sum over the broadcast {axes_in_words(axes)} is", gradient.size // max(total.size, 1)
-            yield f"{the_sum} missing", total, numerical
-            yield f"{the_sum} repeated along it", total / count, numerical
+            yield f"the sum over the broadcast {axes_in_words(axes)} is missing", total, numerical
     for axes in subsets(range(numerical.ndim)):
         total = _with_shape(numerical.sum(axis=axes), gradient.shape)
         if total is not None and total.size < numerical.size:

@@ -9,7 +9,7 @@ from helpers import each
 
 from attention_np.gradcheck import InputReport
 from attention_np.gradcheck.report.findings import Entry
-from attention_np.gradcheck.verdict.escape import Escape
+from attention_np.gradcheck.verdict.judging import Escape
 
 from ..reports import FLAT, HOLDS, MISSING, SAMPLE, WRONG, compared
 

@@ -68,3 +68,17 @@ def test_the_report_of_a_check_is_json_whatever_its_dtype():
         for factor in (1, 2, np.inf, np.nan):
             report = check(np.sin, lambda d, x, factor=factor: d * factor * np.cos(x), {"x": x}, max_entries=3)
             assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["ok"] is (factor == 1)
+
+
+def test_a_report_takes_the_place_of_another_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "report.json"
+    Report((HOLDS,)).save(path)
+    with path.open() as reader:
+        Report((WRONG,)).save(path)
+        assert json.load(reader)["inputs"][0]["name"] == HOLDS.name  # who reads the old one reads all of it
+    with pytest.raises(TypeError):
+        Report((replace(HOLDS, note=object()),)).save(path)
+    assert json.loads(path.read_text()) == Report((WRONG,)).to_dict()
+    assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+    EVERYTHING.save(str(path))
+    assert json.loads(path.read_text()) == EVERYTHING.to_dict()  # to the last digit

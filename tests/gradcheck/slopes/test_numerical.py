@@ -33,9 +33,8 @@ def test_auto_takes_differences_for_the_inputs_by_which_the_function_is_not_anal
     found = numerical_gradient(lambda x, y: forward(x) + np.sin(y), {"x": x, "y": y}, u)
     np.testing.assert_allclose(found["x"], u * derivative(x), rtol=0, atol=1e-9)
     np.testing.assert_allclose(found["y"], u * np.cos(y), rtol=0, atol=1e-9)
-    with pytest.raises(NotAnalyticError, match="use central") as raised:
+    with pytest.raises(NotAnalyticError, match=r"no complex arrays here.*use central"):
         numerical_gradient(real_only(np.sin), {"x": x}, u, method="complex-step")
-    assert isinstance(raised.value.__cause__, RuntimeError)
 
 
 def test_a_function_that_takes_single_precision_only_is_differentiated_in_it():

@@ -9,7 +9,7 @@ from helpers import each
 
 from attention_np.gradcheck import METHODS, check
 from attention_np.gradcheck.flow import Options
-from attention_np.gradcheck.verdict import sampling
+from attention_np.gradcheck.verdict import deciding
 from attention_np.gradcheck.verdict.judging import UNCHECKED, WRONG
 
 from ..programs import normal, with_entry
@@ -114,7 +114,7 @@ def escapes(factor_of, trials, **options):
 
 @pytest.mark.parametrize("trials", [15, pytest.param(120, marks=pytest.mark.long)])
 def test_an_error_of_the_size_that_directions_just_see_escapes_as_often_as_the_report_says(monkeypatch, trials):
-    monkeypatch.setattr(sampling, "DIRECTIONS", 1)
+    monkeypatch.setattr(deciding, "DIRECTIONS", 1)
 
     def factor_of(escape, entry):
         return 1 + 2 * escape.threshold / abs(entry)

@@ -27,7 +27,8 @@ ORDERS = [
     (
         (2, 3, 4),
         lambda g: g.transpose(0, 3, 1, 2).reshape(g.shape),
-        "it is transposed to (4, 2, 3) and then reshaped to (2, 3, 4): a reshape stands where a transpose belongs",
+        "a reshape stands where a transpose belongs, or the other way round: as (2, 3, 4), "
+        "its axes are permuted to the order 2, 0 and 1 before it is reshaped to (2, 3, 4)",
     ),
 ]
 

@@ -52,8 +52,6 @@ X = 1.5 * normal(4, 6, seed=2)
 SIDES = [
     (lambda x: x < 0, "x is negative"),
     (lambda x: x > 0, "x is positive"),
-    (lambda x: x > 1, "x is larger than 1"),
-    (lambda x: np.abs(x) > 1, "|x| is larger than 1"),
 ]
 
 

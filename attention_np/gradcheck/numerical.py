@@ -1,18 +1,18 @@
-"""Numerical gradients of one array with respect to others, every element of them."""
+"""The door for numerical gradients alone: of one array with respect to others, every element of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.arguments import as_array
+from attention_np._lib.arrays import Array
+from attention_np.gradcheck.flow import measured_gradients
 from attention_np.gradcheck.problem.calls import (
     Forward,
-    NotAnalyticError,
     as_inputs,
     check_functions,
     evaluate,
@@ -20,10 +20,8 @@ from attention_np.gradcheck.problem.calls import (
     on_copies,
     refuse_masked,
 )
-from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX, METHODS, Running, measured
-from attention_np.gradcheck.slopes.methods import Array
-from attention_np.gradcheck.slopes.moves import Subject
-from attention_np.gradcheck.slopes.probes import noise_of_outputs, tried
+from attention_np.gradcheck.problem.problem import Problem
+from attention_np.gradcheck.slopes.measuring import as_method
 
 
 def numerical_gradient(
@@ -73,26 +71,18 @@ def numerical_gradient(
         raise TypeError(f"cotangent must hold real numbers, not {u.dtype} (cotangent.shape={u.shape})")
     if u.shape != output.shape:
         raise ValueError(f"cotangent must have the shape of the output, {output.shape} (cotangent.shape={u.shape})")
-    point = tuple(in_double_precision(forward, list(arrays.values()), output))
-    unit, u = float(np.finfo(output.dtype).eps), u.astype(np.result_type(output.dtype, np.float64))
-    gradients = {}
-    for k, name in enumerate(arrays):
-        subject, by = Subject(partial(on_copies, forward), point, k, output, u[None], unit), method
-        noise = partial(noise_of_outputs, subject.forward, point, output, np.random.default_rng(0))
-        if method == "auto":
-            by = COMPLEX if tried(subject, np.random.default_rng(0), noise).refusal is None else CENTRAL
-        if by == CENTRAL:
-            subject = replace(subject, noise=noise())
-        try:
-            found = measured(subject, np.arange(subject.x.size), by, Running(), best=True)
-        except NotAnalyticError as error:
-            raise NotAnalyticError.at_input(name, error) from error.__cause__
-        gradients[name] = np.asarray(found.values[:, 0].reshape(subject.x.shape), np.float64)
-    return gradients
-
-
-def as_method(method: str) -> str:
-    """`method`, refused if it is none."""
-    if method not in ("auto", *METHODS):
-        raise ValueError(f"method must be 'auto', {' or '.join(map(repr, METHODS))}, not {method!r}")
-    return method
+    problem = Problem(
+        partial(on_copies, forward),
+        lambda *_: (),
+        arrays,
+        tuple(in_double_precision(forward, list(arrays.values()), output)),
+        output,
+        u.astype(np.result_type(output.dtype, np.float64))[None],
+        {},
+        seed=0,
+        dtype=output.dtype,
+        unit=float(np.finfo(output.dtype).eps),
+    )
+    with np.errstate(all="ignore"):
+        known = measured_gradients(problem, as_method(method))
+    return {name: np.asarray(evidence.measured.reshape(evidence.shape), np.float64) for name, evidence in known.items()}
