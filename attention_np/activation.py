@@ -107,7 +107,7 @@ def forward(x: npt.ArrayLike, *, kind: str) -> tuple[Array, Cache]:
     x = as_floating("x", x)
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
-    return apply(x=x, kind=kind)
+    return apply(x, kind=kind)
 
 
 @passes.forward

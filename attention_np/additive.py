@@ -150,7 +150,7 @@ def forward(
     shape = scores_shape(query, key, value)
     _check_parameters(query, key, w_query, w_key, w_score, b)
     mask = None if mask is None else np.atleast_2d(as_mask(mask, shape))
-    return attend(query=query, key=key, value=value, w_query=w_query, w_key=w_key, w_score=w_score, b=b, mask=mask)
+    return attend(query, key, value, w_query, w_key, w_score, b, mask=mask)
 
 
 @passes.forward

@@ -138,7 +138,7 @@ def forward(scores: npt.ArrayLike, target: npt.ArrayLike, *, mask: npt.ArrayLike
     if index is not None:
         _check_indices(index, scores)
         chosen = (places.visible & (index[..., None] == np.arange(shape[-1]))).astype(compute)  # (..., m)
-    return measure(scores=scores, target=numbers, chosen=chosen, places=places)
+    return measure(scores, numbers, chosen=chosen, places=places)
 
 
 @passes.forward

@@ -114,7 +114,7 @@ def forward(
     weights = as_floating("weights", weights)
     levels = _as_shapes(shapes)
     _check_shapes(value, locations, weights, levels)
-    return sample(value=value, locations=locations, weights=weights, shapes=levels)
+    return sample(value, locations, weights, shapes=levels)
 
 
 class Hats(NamedTuple):

@@ -187,18 +187,9 @@ def forward(
     softcap = as_softcap(softcap, compute)
     mask = visible_pairs(shape, mask, bias, is_causal)
     dropout = draw(rng, dropout_p, shape, compute)
-    return attend(
-        query=query,
-        key=key,
-        value=value,
-        bias=bias,
-        sink=sink,
-        scale=as_scale(scale, key.shape[-1], compute) if of_rows is None else of_rows,
-        mask=mask,
-        softcap=softcap,
-        dropout=dropout,
-        weights_by=weights_by,
-    )
+    scale = as_scale(scale, key.shape[-1], compute) if of_rows is None else of_rows
+    options: Any = {"mask": mask, "softcap": softcap, "dropout": dropout, "weights_by": weights_by}
+    return attend(query, key, value, bias, sink, scale, **options)
 
 
 @passes.forward

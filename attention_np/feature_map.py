@@ -115,7 +115,7 @@ def forward(x: npt.ArrayLike, directions: npt.ArrayLike | None = None) -> tuple[
         if directions.ndim != 2 or directions.shape[-1] != x.shape[-1]:
             shapes = f"(directions.shape={directions.shape}, x.shape={x.shape})"
             raise ValueError(f"directions must have the shape (m, {x.shape[-1]}) {shapes}")
-    return apply(x=x, directions=directions)
+    return apply(x, directions)
 
 
 @passes.forward

@@ -128,7 +128,7 @@ def forward(
     mask = None if mask is None else np.atleast_2d(as_mask(mask, shape))
     as_number("scale", scale)  # None is no scale here
     scale = as_scale(scale, query.shape[-1], precision(query, key, weights).compute)
-    return score(query=query, key=key, weights=weights, mask=mask, scale=scale)
+    return score(query, key, weights, mask=mask, scale=scale)
 
 
 @passes.forward

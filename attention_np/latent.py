@@ -215,20 +215,9 @@ def forward(
     biases.check(added, shape, width)
     sink = as_sink(sink, shape, *present)
     compute = precision(*present, *biases.terms_of(added), sink).compute
-    return attend(
-        query=query,
-        query_rotary=of_queries,
-        latent=latent,
-        key_rotary=of_keys,
-        w_key=w_key,
-        w_value=w_value,
-        bias=added,
-        sink=sink,
-        absorbed=is_absorbed,
-        mask=visible_pairs(shape, mask, added, is_causal),
-        scale=as_scale(scale, width, compute),
-        softcap=as_softcap(softcap, compute),
-    )
+    options: Any = {"absorbed": is_absorbed, "mask": visible_pairs(shape, mask, added, is_causal)}
+    options |= {"scale": as_scale(scale, width, compute), "softcap": as_softcap(softcap, compute)}
+    return attend(*arrays, added, sink, **options)
 
 
 @passes.forward

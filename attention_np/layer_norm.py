@@ -131,7 +131,7 @@ def forward(
     x, gain, _, axes = as_normalised(x, gain, epsilon, axis)
     b = as_factor("b", b, x)
     epsilon = as_epsilon("epsilon", epsilon, precision(x, gain, b).compute)
-    return normalise(x=x, gain=gain, b=b, epsilon=epsilon, axis=axes)
+    return normalise(x, gain, b, epsilon=epsilon, axis=axes)
 
 
 @passes.forward

@@ -98,7 +98,7 @@ def forward(x: npt.ArrayLike, w: npt.ArrayLike, b: npt.ArrayLike | None = None) 
     broadcast_leading(x=x, w=w)
     if b is not None:
         check_vector("b", b, w.shape[-1])
-    return project(x=x, w=w, b=b)
+    return project(x, w, b)
 
 
 @passes.forward

@@ -245,7 +245,7 @@ def forward(
     scale = as_scale(scale, key.shape[-1], precision(query, key, value, *optional.values()).compute)
     chunk_size = None if chunk_size is None else as_integer("chunk_size", chunk_size, least=1)
     options: Any = {"mask": mask, "scale": scale, "chunk_size": chunk_size, "leading": shape[:-1]}
-    return attend(query=query, key=key, value=value, **optional, **options)
+    return attend(query, key, value, *optional.values(), **options)
 
 
 @passes.forward

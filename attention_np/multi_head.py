@@ -256,20 +256,10 @@ def forward(
     turns = steps.turns(rotary, places, d_k, compute)
     is_last = as_flag("qk_norm_after_rotary", qk_norm_after_rotary)
     plans = [turn + norms if is_last else norms + turn for turn in turns]
-    return attend(
-        query=query,
-        key=key,
-        value=value,
-        parameters=parameters,
-        bias=bias,
-        heads_of=(num_heads, num_kv_heads),
-        plans=plans,
-        mask=mask,
-        scale=as_scale(scale, d_k, compute),
-        softcap=as_softcap(softcap, compute),
-        weights_by=weights_by,
-        dropout=draw(rng, dropout_p, shape, compute),
-    )
+    options: Any = {"heads_of": (num_heads, num_kv_heads), "plans": plans, "mask": mask, "weights_by": weights_by}
+    options |= {"scale": as_scale(scale, d_k, compute), "softcap": as_softcap(softcap, compute)}
+    dropout = draw(rng, dropout_p, shape, compute)
+    return attend(query, key, value, parameters, bias, dropout=dropout, **options)
 
 
 @passes.forward

@@ -136,7 +136,7 @@ def forward(
     width = as_integer("width", width, least=1)
     stride = width if stride is None else as_integer("stride", stride, least=1)
     _check_shapes(x, gate, b, width)
-    return pool(x=x, gate=gate, b=b, width=width, stride=stride)
+    return pool(x, gate, b, width=width, stride=stride)
 
 
 @passes.forward

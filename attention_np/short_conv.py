@@ -129,7 +129,7 @@ def forward(
         if segments.dtype.kind not in "biu" and segments.size:
             raise TypeError(f"segments must hold integers, not {segments.dtype} (segments.shape={segments.shape})")
     _check_shapes(x, w, b, initial_state, segments)
-    output, cache = convolve(x=x, w=w, b=b, initial_state=initial_state, segments=segments)
+    output, cache = convolve(x, w, b, initial_state, segments=segments)
     # These are inputs, so their dtype holds them: with it the next part is computed as this one.
     return output, cache._replace(final_state=as_result(cache.final_state, precision(x, w, b, initial_state).result))
 

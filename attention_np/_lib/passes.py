@@ -106,15 +106,17 @@ def forward(
 @overload
 def forward(mathematics: Callable[Arguments, tuple[Array, Cache]]) -> Pass[Arguments, tuple[Array, Cache]]: ...
 def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
-    """A forward pass of arguments that have been checked, all given by keyword: output and cache.
+    """A forward pass of arguments that have been checked: output and cache.
+
+    The inputs are given in their order, or all by keyword, and the options by keyword.
 
     Formulas that ask for the second look return a third, their intermediates, and hold for inputs that are `widened`.
     """
     op = _Known.of(mathematics)
 
     @wraps(mathematics)
-    def shell(**arguments: Any) -> tuple[Array, Any]:
-        inputs = tuple([arguments.pop(name) for name in op.names])
+    def shell(*inputs: Any, **arguments: Any) -> tuple[Array, Any]:
+        inputs = inputs or tuple([arguments.pop(name) for name in op.names])
         ready, dtype = op.ready(inputs)
 
         def run(widen: Map, _: Map) -> tuple[Any, Any]:
