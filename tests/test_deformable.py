@@ -1,6 +1,5 @@
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from helpers import COMPLEX_STEP, Array, assert_close, assert_same_bits, each, normal
@@ -186,21 +185,6 @@ def test_sums_whose_terms_leave_the_range_are_found(size: float) -> None:
     assert_close(gradients.value, plain.value, 1e-14)
     of_sizes = along | {"value": size * along["value"], "weights": along["weights"] / size}
     assert_close(deformable.jvp(of_sized, **of_sizes), deformable.jvp(cache, **along), 1e-14)
-
-
-@each("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
-def test_half_precision_is_computed_in_single(dtype: Any) -> None:
-    given = {name: x.astype(dtype) for name, x in inputs(4, 2).items()}
-    output, cache = deformable.forward(**given, shapes=SHAPES)
-    exact, of_exact = deformable.forward(**{name: x.astype(float) for name, x in given.items()}, shapes=SHAPES)
-    d_output = normal(5, 2, 4, D).astype(dtype)
-    digits = 4 * float(ml_dtypes.finfo(dtype).eps)
-    assert output.dtype == dtype
-    assert_close(output.astype(float), exact, digits)
-    gradients = deformable.backward(d_output, cache)
-    for name, expected in deformable.backward(d_output.astype(float), of_exact)._asdict().items():
-        assert getattr(gradients, name).dtype == dtype
-        assert_close(getattr(gradients, name).astype(float), expected, digits)
 
 
 def test_leading_axes_of_all_arrays_broadcast() -> None:

@@ -1,6 +1,5 @@
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from helpers import COMPLEX_STEP, Array, assert_close, assert_same_bits, each, normal, peak_of
@@ -233,21 +232,6 @@ def everything(given: dict[str, Array], **of: int) -> dict[str, Array]:
     found = {"output": output, "jvp": pooling.jvp(cache, **along), "d_d_output": d_d_output}
     found |= {f"d_{name}": x for name, x in pooling.backward(d_output, cache)._asdict().items()}
     return found | {f"second {name}": x for name, x in second._asdict().items()}
-
-
-@each("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
-def test_half_precision_is_computed_in_single(dtype: Any) -> None:
-    given = {name: x.astype(dtype) for name, x in inputs(9, 3, 2).items()}
-    output, cache = pooling.forward(**given, width=3, stride=2)
-    exact, of_exact = pooling.forward(**{name: x.astype(float) for name, x in given.items()}, width=3, stride=2)
-    d_output = normal(5, 2, 4, D).astype(dtype)
-    digits = float(ml_dtypes.finfo(dtype).eps)
-    assert output.dtype == dtype
-    assert_close(output.astype(float), exact, digits)
-    gradients = pooling.backward(d_output, cache)
-    for name, expected in pooling.backward(d_output.astype(float), of_exact)._asdict().items():
-        assert getattr(gradients, name).dtype == dtype
-        assert_close(getattr(gradients, name).astype(float), expected, 2 * digits)
 
 
 def test_leading_axes_of_tokens_and_gates_broadcast() -> None:

@@ -534,52 +534,6 @@ def test_in_attention_it_stands_between_the_scores_and_dropout(kind: str) -> Non
     )
 
 
-@each("kind", ["entmax", "stick-breaking"], long={*KINDS} - {"entmax", "stick-breaking"})
-def test_gradients_forward_mode_and_second_derivatives_of_attention_are_numerical_ones(kind: str) -> None:
-    options = {**PIPELINE, "weights_by": KINDS[kind], "method": "complex-step"}
-    report = gradcheck.check_op(dot_product, of_attention(2), **options)
-    report.raise_if_failed()
-    assert max(entry.max_relative_error for entry in report.inputs) <= 1e-12
-    assert {entry.name for entry in report} >= {"jvp", "double_backward"}
-
-
-@every_kind
-def test_the_hessian_of_attention_is_that_in_the_complex_plane(kind: str) -> None:
-    x, v = of_attention(2), {name: normal(7, *array.shape) for name, array in of_attention(2).items()}
-    options = {"weights_by": KINDS[kind], "softcap": 1.5, "mask": np.arange(6) != 2}
-    output, cache = dot_product.forward(**x, **options)
-    g = normal(9, *output.shape)
-    beyond, of_beyond = dot_product.forward(**{name: x[name] + 1e-30j * v[name] for name in x}, **options)
-    d_d_output, found = dot_product.double_backward(dot_product.Gradients(**v, sink=None), g, cache)
-    expected = dot_product.backward(g, of_beyond)
-    assert_alike(d_d_output, beyond.imag / 1e-30, 1e-12)
-    for name in x:
-        assert_alike(getattr(found, name), getattr(expected, name).imag / 1e-30, 1e-12, name)
-
-
-@every_kind
-def test_in_attention_what_is_hidden_or_without_a_gradient_has_no_part(kind: str) -> None:
-    x, mask = of_attention(), np.ones((4, 6), bool)
-    mask[:, 2], mask[1] = False, False
-    clean, cache = dot_product.forward(**x, mask=mask, weights_by=KINDS[kind])
-    g = normal(9, *clean.shape) * [[1.0], [1.0], [1.0], [0.0]]
-    expected = dot_product.backward(g, cache)
-    spoiled = {name: array.copy() for name, array in x.items()}
-    spoiled["key"][2], spoiled["value"][2], spoiled["query"][1], spoiled["query"][3] = np.nan, np.inf, np.nan, np.nan
-    output, cache = dot_product.forward(**spoiled, mask=mask, weights_by=KINDS[kind])
-    assert_same_bits(output[:3], clean[:3])
-    assert_same_bits(output[1], np.zeros(2))
-    assert np.isnan(output[3]).all()
-    gradients = dot_product.backward(g, cache)
-    for name in x:
-        assert_alike(getattr(gradients, name), getattr(expected, name), 1e-15, name)
-    for n, m in ((0, 6), (4, 0)):
-        few = {"query": x["query"][:n], "key": x["key"][:m], "value": x["value"][:m]}
-        output, cache = dot_product.forward(**few, weights_by=KINDS[kind])
-        assert_same_bits(output, np.zeros((n, 2)))
-        assert_same_bits(dot_product.backward(output, cache).key, np.zeros((m, 3)))
-
-
 @every_kind
 def test_scores_that_leave_the_range_on_their_way_have_the_weights_that_they_say(kind: str) -> None:
     x, by = of_attention(), KINDS[kind]
