@@ -141,7 +141,8 @@ def _allowed(entry: InputReport) -> float:
 
 def _normwise_error(actual: Any, expected: Any) -> float:
     """The largest difference over the largest magnitude of either."""
-    return float(np.abs(actual - expected).max() / max(np.abs(actual).max(), np.abs(expected).max()))
+    largest = max(np.abs(actual).max(), np.abs(expected).max())
+    return float(np.abs(actual - expected).max() / (largest or 1.0))
 
 
 def _check_softmax(example: cases.Case) -> list[Finding]:
