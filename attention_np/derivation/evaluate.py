@@ -319,7 +319,8 @@ class Evaluator:
         total = values[0]
         for position, value in enumerate(values[1:], 2):
             later = {name for other in values[position:] for name in other.names}
-            total = self.arithmetic.contract(total, value, [name for name in node.bound.names if name not in later])
+            over = tuple([name for name in node.bound.names if name not in later])
+            total = self.arithmetic.contract(total, value, over)
         # An infinity beside a zero is looked at one by one.
         return total if np.isfinite(total.data).all() else None
 

@@ -45,9 +45,10 @@ def pick(
             if not arithmetic.same(own, axis):
                 message = f"index {index.name} runs over {plain(own)}, but this axis over {plain(axis)}"
                 raise Fault("shape", message, index.span)
-            if index.name not in environment.at:
-                named[k] = index.name
-                continue
+            named[k] = index.name
+            if index.name in environment.at:  # the one place of a recurrence, whose axis stays
+                data = data[(slice(None),) * k + (slice(environment.at[index.name] - 1, environment.at[index.name]),)]
+            continue
         places[k] = _whole(evaluate(index), axis, arithmetic, index.span)
     names = tuple(named.values())
     if places or len(set(names)) < len(names):

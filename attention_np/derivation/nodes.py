@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -51,14 +51,17 @@ class Node:
         return any(isinstance(node, Constant) and node.name == "infinity" for value in values for node in value.walk)
 
 
-def _nodes_in(values: Iterable[object]) -> Iterator[Node]:
+def _nodes_in(values: Iterable[object]) -> list[Node]:
+    found: list[Node] = []
     for value in values:
         if isinstance(value, Node):
-            yield value
+            found.append(value)
         elif isinstance(value, tuple):
-            yield from _nodes_in(value)
+            if value and not isinstance(value[0], int):  # a place
+                found += _nodes_in(value)
         elif isinstance(value, Bound) and value.condition is not None:
-            yield value.condition
+            found.append(value.condition)
+    return found
 
 
 @dataclass(eq=False)

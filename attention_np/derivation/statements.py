@@ -163,7 +163,7 @@ def _separate(tokens: list[Token]) -> list[Chain]:
     for token in tokens:
         depth += opened(token)
         word = token.inner if token.type == "TEXT" else ""
-        if depth == 0 and word in _CONDITION_WORDS | _ALL_WORDS:
+        if depth == 0 and word and word in _CONDITION_WORDS | _ALL_WORDS:
             in_condition = True
             conditions[-1].append(token)
         elif depth == 0 and (token.text in (",", ";") or (word == "and" and not in_condition)):

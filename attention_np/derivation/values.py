@@ -15,9 +15,9 @@ perturbations of a derivative.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -87,8 +87,9 @@ class Value(NamedTuple):
 
 def top(data: Array) -> float:
     """Largest finite magnitude of the real part."""
-    if data.size == 0:
-        return 0.0
+    if data.size <= 1:
+        single = abs(data.real.item()) if data.size else 0.0
+        return single if math.isfinite(single) else 0.0
     magnitudes = np.abs(data.real)
     largest = float(np.maximum.reduce(magnitudes, axis=None))
     if not math.isfinite(largest):
@@ -148,6 +149,24 @@ def _of_product(left: Value, right: Value) -> tuple[float, float]:
     return left.scale * right.scale, left.scale * right.tangent + left.tangent * right.scale
 
 
+@lru_cache(4096)  # the same few layouts in all draws
+def _layout(own: tuple[str, ...], names: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    """How named axes are turned, if they are, to those in ``names``; and which of them each is then, -1 for none."""
+    met = [name for name in names if name in own]
+    order = [own.index(name) for name in met]
+    return order if order != sorted(order) else [], [met.index(name) if name in own else -1 for name in names]
+
+
+@lru_cache(4096)
+def _contraction(left: tuple[str, ...], right: tuple[str, ...], over: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
+    """The named axes of a contraction: those of both, of the left, of the right, summed; and places summed alone."""
+    common = tuple(name for name in left if name in right)
+    both, summed = (tuple(name for name in common if (name in over) == is_summed) for is_summed in (False, True))
+    first, last = tuple(name for name in left if name not in right), tuple(name for name in right if name not in left)
+    alone = tuple(axis for axis, name in enumerate(both + first + last) if name in over)
+    return both, first, last, summed, alone
+
+
 class Arithmetic:
     """Operations on values with the sizes of one draw, and the account of what they cost."""
 
@@ -189,11 +208,11 @@ class Arithmetic:
             rest = (1,) * rank
         elif value.names == names:
             return data
-        order = [value.names.index(name) for name in names if name in value.names]
-        if order != sorted(order):
+        order, places = _layout(value.names, names)
+        if order:
             data = data.transpose(*order, *range(named, data.ndim))
-        lengths = dict(zip(value.names, value.data.shape, strict=False))
-        laid_out: Array = data.reshape([lengths.get(name, 1) for name in names] + [*rest])
+        lengths = (*data.shape[:named], 1)
+        laid_out: Array = data.reshape([lengths[place] for place in places] + [*rest])
         return laid_out
 
     def indices(self, values: Sequence[Value], span: Span) -> tuple[str, ...]:
@@ -298,20 +317,16 @@ class Arithmetic:
             data, shape = data[..., 0, 0], ()
         return measured(data, names, shape, *_of_product(left, right))
 
-    def contract(self, left: Value, right: Value, over: Collection[str]) -> Value:
+    def contract(self, left: Value, right: Value, over: tuple[str, ...]) -> Value:
         """The product of two numbers, summed over these indices: a matrix product for each of the others they share."""
-        summed = tuple(name for name in left.names if name in right.names and name in over)
-        both = tuple(name for name in left.names if name in right.names and name not in over)
-        first = tuple(name for name in left.names if name not in right.names)
-        last = tuple(name for name in right.names if name not in left.names)
+        both, first, last, summed, alone = _contraction(left.names, right.names, over)
         one, two = self.spread(left, both + first + summed), self.spread(right, both + summed + last)
         before, inner = one.shape[: len(both)], math.prod(two.shape[len(both) : two.ndim - len(last)])
         data = np.matmul(one.reshape(*before, -1, inner), two.reshape(*before, inner, -1))
         data = data.reshape(one.shape[: one.ndim - len(summed)] + two.shape[two.ndim - len(last) :])
-        names = both + first + last
-        if alone := [axis for axis, name in enumerate(names) if name in over]:
-            data = data.sum(axis=tuple(alone))
-        kept = tuple(name for name in names if name not in over)
+        if alone:
+            data = data.sum(axis=alone)
+        kept = tuple([name for name in both + first + last if name not in over])
         return measured(data, kept, (), *_of_product(left, right))
 
     def reciprocal(self, value: Value, span: Span) -> Value:
