@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from attention_np import dot_product, latent, masks
 from attention_np._lib.arguments import as_array, as_floating, as_integer
-from attention_np._lib.arrays import Array
+from attention_np._lib.arrays import Array, native
 from attention_np.biases import Bias
 from attention_np.weightings import Weighting
 
@@ -123,7 +123,7 @@ class KeyValueCache:
         if self._key is None or self._value is None:
             slots = self.capacity if self.page_size is None else len(self._free) * self.page_size
             self._key, self._value = (
-                np.empty((*x.shape[:-2], slots, x.shape[-1]), x.dtype.newbyteorder("=")) for x in (key, value)
+                np.empty((*x.shape[:-2], slots, x.shape[-1]), native(x.dtype)) for x in (key, value)
             )
         for name, x, kept in (("key", key, self._key), ("value", value, self._value)):
             _check_alike(name, x, kept)
@@ -282,10 +282,12 @@ class KeyValueCache:
                 f"{count} queries at once look back to key {start}, and what is before key {self._first} has been "
                 f"overwritten: append and attend fewer at a time (capacity={self.capacity}, window of {self.left})"
             )
-        places = self._places(start, stop)
-        in_order = self.page_size is None and stop <= self.capacity
-        # Taken in the order of the sequence, so that where a page lies changes no bit.
-        key, value = (x[..., start:stop, :] if in_order else x.take(places, axis=-2) for x in (self._key, self._value))
+        key, value = self._key, self._value
+        if self.page_size is None and stop <= self.capacity:
+            key, value = key[..., start:stop, :], value[..., start:stop, :]
+        else:  # taken in the order of the sequence, so that where a page lies changes no bit
+            places = self._places(start, stop)
+            key, value = key.take(places, axis=-2), value.take(places, axis=-2)
         seen = None
         if count > 1:
             seen = masks.causal(count, stop - start, offset=own - start)
@@ -309,7 +311,7 @@ class KeyValueCache:
 
 def _check_alike(name: str, x: Array, kept: Array) -> None:
     """Refuse keys or values that are not as those that were appended first."""
-    if x.dtype.newbyteorder("=") != kept.dtype:
+    if native(x.dtype) != kept.dtype:
         raise TypeError(f"{name} must be of {kept.dtype}, as what was appended first, not {x.dtype}")
     if (*x.shape[:-2], x.shape[-1]) != (*kept.shape[:-2], kept.shape[-1]):
         first = (*kept.shape[:-2], "t", kept.shape[-1])

@@ -12,6 +12,7 @@ The derivation is ``derivations/rms_norm.md`` of the package.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -126,14 +127,19 @@ def root_mean_square(x: Array, epsilon: Any, axis: tuple[int, ...]) -> Array:
     if is_wide(root):
         return root
     # The squares of smaller numbers lose digits, or are zero.
-    least = np.sqrt(np.finfo(root.dtype).tiny / np.finfo(root.dtype).eps)
-    usual = (least < root.real) & (root.real < np.inf)
+    usual = (_least_root(root.dtype) < root.real) & (root.real < np.inf)
     return root if usual.all() else np.where(usual, root, narrowed(root_mean_square(widened(x), epsilon, axis)))
+
+
+@lru_cache
+def _least_root(dtype: np.dtype[Any]) -> Any:
+    """Of the roots of squares that have all their digits."""
+    return np.sqrt(np.finfo(dtype).tiny / np.finfo(dtype).eps)
 
 
 def mean(x: Array, axis: tuple[int, ...]) -> Array:
     """The mean over some axes, which stay."""
-    average: Array = x.sum(axis=axis, keepdims=True) / max(prod(x.shape[a] for a in axis), 1)
+    average: Array = x.sum(axis=axis, keepdims=True) / max(prod([x.shape[a] for a in axis]), 1)
     return average
 
 
@@ -148,7 +154,8 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_normalised = d_output if gain is None else backward_times(d_output, gain)  # (..., d) (rms-norm.10)
 
     # forward was normalised = x / rms, and all of the row is in rms
-    part = mean(backward_times(d_normalised, normalised), cache.axis)  # (..., 1) (rms-norm.12)
+    terms = d_gain if gain is None else backward_times(d_normalised, normalised)
+    part = mean(terms, cache.axis)  # (..., 1) (rms-norm.12)
     # (..., d) (rms-norm.13, rms-norm.26)
     d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)
     return Gradients(x=d_x, gain=d_gain), (d_normalised,)

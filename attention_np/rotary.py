@@ -15,6 +15,7 @@ derivation is ``derivations/rotary.md`` of the package.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
+KEPT = 2**17  # cosines in a table that is kept, of eight at most: those of 4096 rows of 64 features
 ARRANGEMENTS = ("runs", "interleaved")  # of the pairs that turn by the same axis
 
 
@@ -239,10 +241,24 @@ class Angles(NamedTuple):
     def at(self, positions: Array, compute: np.dtype[Any]) -> tuple[Array, Array]:
         """Cosine and sine of the angles at `positions`, (..., n) or (axes, ..., n), each (..., n, width / 2)."""
         of_pairs = positions[..., None] if self.axes is None else np.moveaxis(positions, 0, -1)[..., self.axes]
-        angles = of_pairs.astype(WIDE) * self.frequencies  # (rotary.3, rotary.23)
-        real, _ = real_types(compute)
-        amplitude = WIDE(self.amplitude)  # (rotary.39)
-        return (amplitude * np.cos(angles)).astype(real), (amplitude * np.sin(angles)).astype(real)
+        frequencies = np.asarray(self.frequencies, WIDE)  # a scaling of one's own may give others
+        turns = _turns if positions.size * frequencies.size <= KEPT else _turns.__wrapped__
+        scaled: Any = frequencies.tobytes(), WIDE(self.amplitude), real_types(compute)[0]
+        return turns(of_pairs.tobytes(), of_pairs.shape, of_pairs.dtype, *scaled)
+
+
+@lru_cache(maxsize=8)
+def _turns(
+    positions: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], speeds: bytes, amplitude: Any, real: Any
+) -> tuple[Array, Array]:
+    """Cosine and sine, of positions by their content: each layer of a model asks for the same ones again."""
+    of_pairs = np.ndarray(shape, dtype, positions)
+    frequencies = np.ndarray(len(speeds) // np.dtype(WIDE).itemsize, WIDE, speeds)  # (width / 2,)
+    angles = of_pairs.astype(WIDE) * frequencies  # (rotary.3, rotary.23)
+    turns = (amplitude * np.cos(angles)).astype(real), (amplitude * np.sin(angles)).astype(real)  # (rotary.39)
+    for x in turns:
+        x.flags.writeable = False
+    return turns
 
 
 def as_sections(sections: Sequence[int] | None, arrangement: str, restart: bool, width: int) -> tuple[int, ...] | None:

@@ -136,7 +136,7 @@ def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cach
     if has_limits:  # no weight where none takes part, though 0/0 and 0/nan are nan
         weights = np.where(visible.real == -np.inf, 0, weights)
     logsumexp = largest + np.log(total)  # (..., 1) (softmax.12)
-    return Cache(scores=scores, mask=mask, axis=axis % scores.ndim, logsumexp=logsumexp, weights=weights)
+    return Cache(scores, mask, axis % scores.ndim, logsumexp, weights)
 
 
 def weights_and_cache(scores: Array, mask: Array | None, axis: int) -> tuple[Array, Cache]:
@@ -219,7 +219,7 @@ def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, s
     place = rows.heaviest(weights, axis) if shift else None
 
     def above_mean(vector: Array) -> Array:
-        above = vector - (0 if place is None else rows.entry_at(place, vector, axis))  # (..., m)
+        above = vector - rows.entry_at(place, vector, axis)  # (..., m)
         mean: Array = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1)
         return above - mean
 

@@ -320,14 +320,14 @@ class _WithThreshold(Weighting):
 def _times_jacobian(vector: Array, parts: Slopes) -> Array:
     """What a row of scores gets of `vector`, a gradient of the weights; or weights, of one that the scores move by."""
     shares: Any = parts.shares
-    index, nearly_one = place = rows.heaviest(shares, shares.ndim - 1)
+    place = rows.heaviest(shares, shares.ndim - 1)
     # As in softmax: to take the entry of a share that is nearly one leaves small numbers of which no digit is lost.
     above = vector - rows.entry_at(place, vector, shares.ndim - 1)  # (weightings.56)
     mean = backward_times(above, shares).sum(axis=-1, keepdims=True)  # (..., 1)
     result: Array = backward_times(above - mean, parts.slopes)  # (..., m) (weightings.19, weightings.24)
     # There itself the slope may be beyond the dtype, and the mean below it.
     total = backward_times(above, parts.slopes).sum(axis=-1, keepdims=True)  # (..., 1)
-    is_top = nearly_one & (np.arange(shares.shape[-1]) == index)
+    is_top = rows.is_heaviest(place, shares.shape[-1])
     return np.where(is_top, -backward_times(total, shares), result)  # (weightings.57)
 
 
@@ -437,8 +437,7 @@ class _Softpick(Weighting):
         weights, (positive, slopes, lost) = cache.weights, cache.parts
         terms = backward_times(d_scores, slopes)  # (..., m)
         # A weight that is nearly one moves with what it lacks, which is what all else has.
-        index, nearly_one = rows.heaviest(weights, weights.ndim - 1)
-        is_top = nearly_one & (np.arange(weights.shape[-1]) == index)  # (..., m)
+        is_top = rows.is_heaviest(rows.heaviest(weights, weights.ndim - 1), weights.shape[-1])  # (..., m)
         others = np.where(is_top, 0, terms).sum(axis=-1, keepdims=True)  # (..., 1)
         lacking = lost + np.where(is_top, 0, weights).sum(axis=-1, keepdims=True)  # (..., 1)
         own = np.where(positive, terms, 0) * np.where(is_top, lacking, 1)

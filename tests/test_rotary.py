@@ -335,3 +335,15 @@ def test_what_does_not_fit_is_refused(changed: dict[str, Any], error: type[Excep
 def test_scalings_that_cannot_be_are_refused(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         call()
+
+
+def test_the_angles_of_positions_are_kept_and_nobody_can_change_them() -> None:
+    x, positions = normal(0, 5, 8), np.arange(5) * 3
+    _, cache = rotary.forward(x, positions)
+    assert rotary.forward(x, positions.copy())[1].cos is cache.cos
+    with pytest.raises(ValueError, match="read-only"):
+        cache.cos[0] = 0
+    doubles = rotary.Scaling(lambda base, width: np.ones(width // 2))  # in no more digits than a user has
+    assert_close(rotary.forward(x, positions, scaling=doubles)[1].cos[:, 3], np.cos(positions), 1e-15)
+    positions[0] = 1
+    assert rotary.forward(x, positions)[1].cos[0, 0] != cache.cos[0, 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from inspect import signature
 from numbers import Number
 from operator import index as as_index
@@ -14,7 +14,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from attention_np._chain import arithmetic
 from attention_np._lib.arguments import as_array, check_outputs
-from attention_np._lib.arrays import Array, StandIn, holds_array, is_floating
+from attention_np._lib.arrays import SEVERAL, Array, StandIn, holds_array, is_floating
 
 OPERATIONS = {
     np.add: arithmetic.ADD,
@@ -47,8 +47,7 @@ INSTEAD = {
 ANYWAY = "an op with chain.apply(op, x), or, where no gradient flows, its array, x.value"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a variable stood among the arguments of a step."""
 
     number: int
@@ -219,24 +218,30 @@ class Tape:
         """A step, and what it makes."""
         number = len(self.steps) + 1
         try:
-            bound = signature(op.forward).bind(*args, **kwargs)
-            arguments = {}
-            for name, value in bound.arguments.items():
-                if variables_in(value):
-                    if name not in op.Gradients._fields:
-                        raise TypeError(
-                            f"{name} takes no Variable, as there is no gradient of it: give its array, x.value"
-                        )
-                    arguments[name] = mapped(lambda x, _: Place(x.number), value)
-                    bound.arguments[name] = mapped(lambda x, _: x.value, value)
-            if outputs != ("output",):
-                _check_outputs(op, outputs)
-            output, cache = op.forward(*bound.args, **bound.kwargs)
+            arguments: dict[str, Any] = {}
+            if isinstance(op, arithmetic.Operation):  # whose parts alone hold variables
+                parts, variable = args
+                arguments["parts"] = [Place(x.number) if has else x for x, has in zip(parts, variable, strict=True)]
+                values = [x.value if has else x for x, has in zip(parts, variable, strict=True)]
+                output, cache = op.forward(values, variable, **kwargs)
+            else:
+                bound = _signature(op.forward).bind(*args, **kwargs)
+                for name, value in bound.arguments.items():
+                    if variables_in(value):
+                        if name not in op.Gradients._fields:
+                            raise TypeError(
+                                f"{name} takes no Variable, as there is no gradient of it: give its array, x.value"
+                            )
+                        arguments[name] = mapped(lambda x, _: Place(x.number), value)
+                        bound.arguments[name] = mapped(lambda x, _: x.value, value)
+                if outputs != ("output",):
+                    _check_outputs(op, outputs)
+                output, cache = op.forward(*bound.args, **bound.kwargs)
         except (TypeError, ValueError, IndexError) as error:
             kind = next(kind for kind in (TypeError, IndexError, ValueError) if isinstance(error, kind))
             raise kind(f"step {number}, {name_of(op)}: {error}") from error
-        values = [np.asanyarray(output if name == "output" else getattr(cache, name)) for name in outputs]
-        made = tuple(map(self.variable, values))
+        results = [np.asanyarray(output if name == "output" else getattr(cache, name)) for name in outputs]
+        made = tuple(map(self.variable, results))
         like = (output.shape, output.dtype)
         numbers = tuple(x.number for x in made)
         self.steps.append(Step(number, op, arguments, cache, like, tuple(outputs), numbers))
@@ -261,17 +266,21 @@ def as_constant(x: Any) -> Any:
     return array
 
 
+VARIABLES = (Variable, Place)
+_signature = lru_cache(signature)  # to read it takes as long as a small op
+
+
 def mapped(function: Callable[[Any, Any], Any], value: Any, other: Any = None, *, keep: bool = True) -> Any:
     """`value` with ``function(variable, its part of other)`` in place of each variable, of which it may hold some.
 
     What is constant stays, or is None without `keep`; a bias object without `keep` is its array.
     """
-    if isinstance(value, Variable | Place):
+    if isinstance(value, VARIABLES):
         return function(value, other)
-    if holds_array(value) and isinstance(value.array, Variable | Place):
+    if holds_array(value) and isinstance(value.array, VARIABLES):
         result = function(value.array, other)
         return value.with_array(result) if keep else result
-    if isinstance(value, tuple | list):
+    if isinstance(value, SEVERAL):
         others = [None] * len(value) if other is None else other
         parts = [mapped(function, x, y, keep=keep) for x, y in zip(value, others, strict=True)]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

@@ -26,9 +26,13 @@ from attention_np._lib.text import shortened
 
 CacheType = TypeVar("CacheType")
 
+FLAGS = (bool, np.bool_)  # to make the union of both at each call takes longer than to ask
+
 
 def as_number(name: str, value: Any) -> Any:
     """`value`, a real number or an array of no axes that holds one, as a scalar of its own precision."""
+    if type(value) is float:
+        return np.float64(value)
     number = as_array(name, _as_float(name, value) if type(value) is int else value)
     if number.ndim or number.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be a number, not {shortened(value)}")
@@ -45,14 +49,14 @@ def _as_float(name: str, integer: int) -> int | float:
 
 def as_flag(name: str, value: bool) -> bool:
     """`value`, which must be True or False."""
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, FLAGS):
         raise TypeError(f"{name} must be True or False, not {value!r}")
     return bool(value)
 
 
 def as_integer(name: str, value: int, least: int | None = None) -> int:
     """`value` as an integer, which is at least `least`; True and False are none."""
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, FLAGS):
         raise TypeError(f"{name} must be an integer, not {value}")
     try:
         integer = int(operator.index(value))

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+SEVERAL = (tuple, list)  # what holds several arrays; to make the union of both at each call takes longer than to ask
+
 
 def quiet() -> np.errstate:
     """Arithmetic on NaN and infinity is defined by the ops, so NumPy need not warn of it."""
@@ -29,14 +31,19 @@ class Precision(NamedTuple):
 
 def computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
     # float16 and bfloat16 have too few digits to sum in; NumPy gives bfloat16 (of ml_dtypes) the kind "V".
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype.newbyteorder("=")
+    return np.dtype(np.float32) if dtype.itemsize == 2 else native(dtype)
+
+
+def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """`dtype` in the byte order of this machine; itself where it is, since NumPy compares one object at once."""
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 def precision(*arrays: Any) -> Precision:
     """The precision that `arrays` (some may be None) are computed in together; those of bias objects never upcast."""
     first, *others = [array.dtype for array in arrays if array is not None]
     for dtype in others:
-        if dtype is not first:
+        if dtype != first:
             break
     else:
         return _precision_of(first)
@@ -65,9 +72,9 @@ def is_row_scale(scale: Any) -> bool:
 def _precision_of(of: np.dtype[Any] | frozenset[np.dtype[Any]]) -> Precision:
     dtypes = of if isinstance(of, frozenset) else frozenset([of])
     if len(dtypes) > 1:
-        dtypes = frozenset(dtype.newbyteorder("=") for dtype in dtypes)
+        dtypes = frozenset(map(native, dtypes))
     compute = np.result_type(*map(computed_in, dtypes))
-    result = next(iter(dtypes)).newbyteorder("=") if len(dtypes) == 1 else compute
+    result = native(next(iter(dtypes))) if len(dtypes) == 1 else compute
     return Precision(compute, result)
 
 
@@ -81,6 +88,7 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
     return (dtype.kind in "fc" and dtype.itemsize > 1) or dtype.name == "bfloat16"
 
 
+@lru_cache
 def real_types(compute: np.dtype[Any]) -> tuple[type[np.floating[Any]], type[np.floating[Any]]]:
     """The real scalar type that leaves `compute` as it is, and one at least as wide as float64 to work it out in."""
     real = np.finfo(compute).dtype.type
@@ -100,7 +108,7 @@ def as_result(array: Array, dtype: np.dtype[Any]) -> Array:
 
 def as_gradient(d_array: Array, array: Array) -> Array:
     """`d_array` summed over the axes along which `array` was broadcast, and in its dtype."""
-    if type(d_array) is np.ndarray and d_array.dtype is array.dtype and d_array.shape == array.shape:
+    if type(d_array) is np.ndarray and d_array.dtype == array.dtype and d_array.shape == array.shape:
         return d_array
     return as_result(np.asarray(sum_to(d_array, array.shape)), array.dtype)
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from attention_np._lib.arguments import as_tangent, as_vector, check_cache, check_gradients, check_outputs
 from attention_np._lib.arrays import (
+    SEVERAL,
     Array,
     Precision,
     as_gradient,
@@ -42,8 +43,6 @@ from attention_np._lib.wide import is_wide, widened
 
 # array_like of the shape of its input, None for zero; or of the output, for its gradient; to the formulas an array
 Tangent: TypeAlias = Any
-
-SEVERAL = (tuple, list)  # what holds several arrays; to make the union of both at each call takes longer than to ask
 
 PRECISIONS = {of: Precision(of, of) for of in map(np.dtype, "fdFD")}  # that are computed in as they are
 
@@ -152,7 +151,7 @@ def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
         further = _further_vectors(vectors, cache, dtype.compute)
 
         def run(widen: Map, opened: Map) -> tuple[Any, Any]:
-            more = {name: widen(x) for name, x in further.items()}
+            more = {name: widen(x) for name, x in further.items()} if further else further
             results, intermediates = _split(mathematics(widen(d_output), opened(cache), **more, **options))
             gradients = op.as_given(results, inputs, d_output)
             return gradients, None if intermediates is None else (results, intermediates, gradients)
@@ -370,10 +369,10 @@ class _Known(NamedTuple):
         if looked_at is None:
             return result
         if not self.declared.in_parts:
-            left = not are_usual(_flat(looked_at)) and may_leave_range(factors())
+            left = not are_usual(looked_at) and may_leave_range(factors())
         else:
             with one_thread():  # threads of BLAS that have been woken stand in the way of those of the next call
-                left = not are_usual(_flat(looked_at)) and may_leave_range(_in_common_dtype(factors()))
+                left = not are_usual(looked_at) and may_leave_range(_in_common_dtype(factors()))
         return run(_widened, self.in_range)[0] if left else result
 
     def ready(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], Precision]:
@@ -382,7 +381,7 @@ class _Known(NamedTuple):
         if dtype is not None and not self._is_single(inputs):
             return inputs, dtype
         dtype = _precision(inputs)
-        if not self._is_single(inputs) and all(x.dtype is dtype.compute for x in _flat(inputs)):
+        if not self._is_single(inputs) and all(x.dtype == dtype.compute for x in _flat(inputs)):
             return inputs, dtype
         cast = inputs if self.declared.in_parts else [_in_dtype(x, dtype.compute) for x in inputs]
         return tuple(self._each_query(self.with_query_axis, cast, inputs)), dtype
@@ -408,7 +407,7 @@ class _Known(NamedTuple):
     def as_given(self, results: Any, inputs: Sequence[Any], d_output: Array) -> Any:
         """The gradients that formulas return, as those of `inputs`; none has the memory of `d_output`."""
         of = zip(self._each_query(self.without_query_axis, results, inputs), inputs, strict=True)
-        return type(results)._make([_as_gradient(d_x, x, d_output) for d_x, x in of])
+        return type(results)(*[_as_gradient(d_x, x, d_output) for d_x, x in of])
 
     def with_query_axis(self, rows: Array, inputs: Sequence[Any]) -> Array:
         """`rows`, (..., features), with an axis for the queries where the inputs have a single one without."""
@@ -451,8 +450,10 @@ class _Known(NamedTuple):
         return [change(x, inputs) if place == self.place and x is not None else x for place, x in of]
 
 
-def _by_keyword(names: Iterable[str], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _by_keyword(names: Sequence[str], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Taken out of `kwargs`: the gradients of further outputs, None where one is left out, and the options."""
+    if not names:
+        return {}, {}
     vectors = {name: kwargs.pop(name, None) for name in names if name.startswith("d_")}
     return vectors, {name: kwargs.pop(name) for name in names if name in kwargs}
 
@@ -466,7 +467,7 @@ def _further_vectors(vectors: Mapping[str, Any], cache: Any, compute: np.dtype[A
 def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
     if isinstance(value, SEVERAL):
         return _like(value, (_in_dtype(x, compute) for x in value))
-    if value is None or isinstance(value, np.generic) or value.dtype is compute:
+    if value is None or isinstance(value, np.generic) or value.dtype == compute:
         return value
     return value.astype(compute, copy=False)
 
@@ -478,10 +479,10 @@ def _precision_of_one_dtype(inputs: Iterable[Any]) -> Precision | None:
         if type(x) is np.ndarray:
             if dtype is None:
                 dtype = x.dtype
-            elif x.dtype is not dtype:
+            elif x.dtype != dtype:
                 return None
-        elif x is not None and getattr(x, "dtype", None) is not dtype:
-            return None
+        elif x is not None and (dtype is None or not hasattr(x, "dtype") or x.dtype != dtype):
+            return None  # None itself NumPy takes for float64
     return PRECISIONS.get(dtype)
 
 
@@ -503,12 +504,15 @@ def _like(value: Any, parts: Iterable[Any]) -> Any:
 
 def _as_gradient(result: Any, value: Any, d_output: Array) -> Any:
     """`result`, as the gradient of an array, or of each in a NamedTuple or a list; None where there is none."""
-    if type(result) is np.ndarray and type(value) is np.ndarray and result is not d_output and result.base is None:
-        return as_gradient(result, value)  # which nobody else has the memory of
+    if value is None:
+        return None
+    is_own = type(result) is np.ndarray and result.base is None and result is not d_output
+    if is_own and type(value) is np.ndarray and result.shape == value.shape and result.dtype == value.dtype:
+        return result
     if isinstance(value, SEVERAL):
         result = [None] * len(value) if result is None else result
         return _like(result, (_as_gradient(d_x, x, d_output) for d_x, x in zip(result, value, strict=True)))
-    if value is None or isinstance(value, np.generic):
+    if isinstance(value, np.generic):
         return None
     if result is None:
         return np.zeros(value.shape, value.dtype)

@@ -9,16 +9,16 @@ Scores, of which a softmax sees the differences alone, are changed only where th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arrays import Array, sum_of_squares, transposed
+from attention_np._lib.arrays import SEVERAL, Array, sum_of_squares, transposed
 from attention_np._lib.dual import dual, is_dual, parts_of, value_of, velocity_or_zero
 from attention_np._lib.wide import LEAST, Wide, magnitude, times_power_of_two, widened
 
+LEAST_USUAL = {np.dtype(x): np.finfo(x).tiny / np.finfo(x).eps for x in "fd"}  # what is beside it loses no digit
 ROOM = 40  # for the number of terms of a sum, and the multipliers of dropout: a power of two
 
 
@@ -34,7 +34,7 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
 def are_usual(results: Iterable[Array | None]) -> bool:
     """Whether all results are finite, and the largest of each so large that what is beside it loses no digit."""
     different = {id(x): x for x in _parts(results)}  # of a gradient that nothing was summed in there is one array
-    return all(_is_usual(x) for x in different.values() if not isinstance(x, Wide))
+    return all(map(_is_usual, different.values()))
 
 
 def may_leave_range(arrays: Iterable[Any]) -> bool:
@@ -47,13 +47,13 @@ def may_leave_range(arrays: Iterable[Any]) -> bool:
 
 
 def _parts(arrays: Iterable[Any]) -> list[Any]:
-    """The arrays without None, and of dual numbers both parts."""
+    """The arrays, those in tuples and lists too, without None, and of dual numbers both parts."""
     parts = []
     for array in arrays:
         if type(array) is np.ndarray:
             parts.append(array)
         elif array is not None:
-            parts += parts_of(array)
+            parts += _parts(array) if isinstance(array, SEVERAL) else parts_of(array)
     return parts
 
 
@@ -65,20 +65,15 @@ def in_range(function: Callable[..., Any], *arrays: Array | None) -> Any:
 
 def _is_usual(array: Array) -> bool:
     """Whether all is finite, and the largest of it so large that what is beside it loses no digit that counts."""
-    if not array.size:
+    least = LEAST_USUAL.get(array.dtype)
+    if least is not None and type(array) is np.ndarray and least < sum_of_squares(array) < np.inf:
+        return True  # for so is its largest number
+    if isinstance(array, Wide) or not array.size:
         return True
     if array.dtype.itemsize == 2:  # computed in float32
         return bool(np.isfinite(array).all())
-    least = _least_usual(array.dtype)
-    if array.dtype.kind != "c" and least < sum_of_squares(array) < np.inf:  # then so is its largest number
-        return True
-    return bool(least < magnitude(array).max() < np.inf)
-
-
-@lru_cache
-def _least_usual(dtype: np.dtype[Any]) -> Any:
-    limits = np.finfo(dtype)
-    return limits.tiny / limits.eps
+    limits = np.finfo(array.dtype)
+    return bool(limits.tiny / limits.eps < magnitude(array).max() < np.inf)
 
 
 def _exponent(array: Array) -> int:

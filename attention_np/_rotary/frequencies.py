@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from math import ceil, floor
 from typing import Any, NamedTuple
 
@@ -17,9 +17,11 @@ WIDE = np.longdouble  # of angles: at position 100000 the last bit of a frequenc
 PI = 4 * np.arctan(WIDE(1))  # in as many digits
 
 
+@lru_cache
 def plain(base: float, width: int) -> Array:
     """The frequency of each pair: geometric, from 1 down to nearly 1 / base."""
     frequencies: Array = WIDE(base) ** (-np.arange(0, width, 2, dtype=WIDE) / width)  # (width / 2,) (rotary.1)
+    frequencies.flags.writeable = False
     return frequencies
 
 

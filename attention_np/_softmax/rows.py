@@ -6,7 +6,7 @@ The formulas stand in :mod:`attention_np.softmax`, whose cache is meant here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,18 +21,20 @@ def limits(scores: Array, largest: Array) -> tuple[Array, Array]:
     return scores, np.where(np.isfinite(largest), largest, 0)
 
 
-def entry_at(place: tuple[Array, Array], vector: Array, axis: int) -> Array | int:
+Place: TypeAlias = tuple[Array, Array] | None  # of the heaviest weights
+
+
+def entry_at(place: Place, vector: Array, axis: int) -> Array | int:
     """The entry of each row of `vector` at its `heaviest` weight, if that is more than a half; else zero.
 
     Any number may be taken from a whole row. This one keeps full relative accuracy where that weight is nearly one, and
     the deviations from the mean are the small differences of large numbers; elsewhere it could as well make the numbers
     larger.
     """
-    index, nearly_one = place
-    return np.where(nearly_one, _entries(vector, index, axis), 0) if nearly_one.any() else 0
+    return 0 if place is None else np.where(place[1], _entries(vector, place[0], axis), 0)
 
 
-def above_mean(vector: Array, weights: Array, axis: int, place: tuple[Array, Array]) -> Array:
+def above_mean(vector: Array, weights: Array, axis: int, place: Place) -> Array:
     """How far each entry of `vector` is above the weighted mean of its row, the `heaviest` of whose weights is known.
 
     The mean is a product of rows, which needs no memory for its terms, and rounds a little more.
@@ -45,10 +47,17 @@ def above_mean(vector: Array, weights: Array, axis: int, place: tuple[Array, Arr
     return above
 
 
-def heaviest(weights: Array, axis: int) -> tuple[Array, Array]:
-    """Where the largest weight of each row is, and whether it is more than a half."""
+def heaviest(weights: Array, axis: int) -> Place:
+    """Where the largest weight of each row is, and whether it is more than a half; None if that is so in no row."""
+    if weights.real.max() <= 0.5:  # in half the time that it takes to find them
+        return None
     index = weights.real.argmax(axis=axis, keepdims=True)
     return index, _entries(weights, index, axis).real > 0.5
+
+
+def is_heaviest(place: Place, length: int) -> Any:
+    """Which entries of rows of that length, the last axis, have more than a half of the weight."""
+    return np.False_ if place is None else place[1] & (np.arange(length) == place[0])
 
 
 def _entries(vector: Array, index: Array, axis: int) -> Array:
