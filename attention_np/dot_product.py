@@ -245,11 +245,12 @@ def weights_of_scores(
         if weights_by is not None:
             scores = weights_by.in_range(clipped_scores(*of_products), scores, tops)
     if weights_by is not None:
-        return weightings.weights_and_cache.mathematics(scores, mask, weights_by)[1], scores, uncapped, mask, tops
-    if sink is None:
-        return softmax.normalised(scores, mask=mask), scores, uncapped, mask, tops
-    with_sink = softmax.normalised(rows.of_scores_and_sink(scores, sink, mask, tops))
-    return with_sink, scores, uncapped, mask, tops
+        _, cache = weightings.weights_and_cache.mathematics(scores, mask, weights_by)
+    elif sink is None:
+        cache = softmax.normalised(scores, mask=mask)
+    else:
+        cache = softmax.normalised(rows.of_scores_and_sink(scores, sink, mask, tops))
+    return cache, scores, uncapped, mask, tops
 
 
 def with_scale(query: Array, scale: Any) -> tuple[Array, Any]:

@@ -226,23 +226,6 @@ def test_memory_is_at_most_that_of_three_backward_passes(op: str) -> None:
     assert peak_of(lambda: case.op.double_backward(gradients, output, cache)) < 3 * first
 
 
-@each("bias", [anp.biases.alibi(normal(7, 2)), anp.biases.shaw(normal(8, 5, 4))])
-def test_a_bias_that_is_an_object_moves_with_its_array_and_with_the_queries(bias: anp.biases.Bias) -> None:
-    case = plain_cases()["multi_head"]
-    case.inputs.pop("bias", None)
-    output, cache = case._replace(inputs={**case.inputs, "bias": bias}).forward()
-    along = {**tangents_of(case), "bias": normal(5, *bias.shape)}
-    d_d_output, gradients = case.op.double_backward(as_gradients(case, along), output, cache)
-    moving, names = dict(leaves(along)), iter(name for name, _ in leaves(case.inputs))
-    moved = case.map(lambda x: x + 1j * STEP * moving[next(names)])
-    moved_bias = bias.with_array(bias.array + 1j * STEP * along["bias"])
-    moved_output, moved_cache = moved._replace(inputs={**moved.inputs, "bias": moved_bias}).forward()
-    assert_close(d_d_output, moved_output.imag / STEP, 1e-13)
-    expected = dict(leaves(case.op.backward(output.astype(complex), moved_cache)))
-    for name, x in leaves(gradients):
-        assert np.abs(x - expected[name].imag / STEP).max() <= 1e-13 * max(np.abs(x).max(), 1), name
-
-
 @every_op
 def test_bad_input_is_refused(case: Case) -> None:
     output, cache = case.forward()
