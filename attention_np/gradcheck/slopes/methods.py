@@ -29,7 +29,7 @@ class Slopes(NamedTuple):
     values: Array  # (moves, cotangents)
     errors: Array  # (moves,): the method's own error for the first cotangent
     steps: Array  # (moves,): the longest step that was taken, relative to the direction
-    moving: Array  # (moves,): whether some output moves
+    responsive: Array  # (moves,): whether some output changes
     bent: Array  # (moves,): whether the slope jumps within the step
 
 
@@ -68,7 +68,7 @@ def by_differences(subject: Subject, directions: Array, steps: Array | float) ->
     """
     steps = np.broadcast_to(steps, len(directions))
     column, bends, rounding = [], [], np.zeros(len(directions))  # by level: (moves, cotangents), (moves,); (moves,)
-    moving = np.zeros((len(directions), subject.output.size), bool)
+    responsive = np.zeros((len(directions), subject.output.size), bool)
     with np.errstate(all="ignore"):
         levels = [steps / 2**level for level in range(LEVELS)]  # (gradcheck.23)
         asked = [scaled(directions, step) for step in levels]
@@ -81,20 +81,20 @@ def by_differences(subject: Subject, directions: Array, steps: Array | float) ->
             difference, bend = above - below, above - 2 * subject.output.ravel() + below
             column.append(_weighted(difference, weights) / width[:, None])  # (gradcheck.25)
             bends.append(2 * _summed(bend, weights[:, 0]) / width)  # (gradcheck.66)
-            moving |= (above != subject.output.ravel()) | (below != subject.output.ravel())
-            rounding = np.fmax(rounding, 2 * np.sqrt(_summed(moving, noise)) / width)  # (gradcheck.33)
+            responsive |= (above != subject.output.ravel()) | (below != subject.output.ravel())
+            rounding = np.fmax(rounding, 2 * np.sqrt(_summed(responsive, noise)) / width)  # (gradcheck.33)
         best, truncation = extrapolated(column)
         jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.67)
         bent = ~(jump <= BENT * rounding)
         jump[~bent | np.isnan(jump)] = 0
-        hidden = 2 * np.sqrt(np.maximum(noise.sum() - _summed(moving, noise), 0)) / width
+        hidden = 2 * np.sqrt(np.maximum(noise.sum() - _summed(responsive, noise), 0)) / width
         unsure = np.flatnonzero(hidden > np.fmax(KNOWN * np.abs(best[:, 0]), rounding))
         if unsure.size:  # outputs that do not move may hide a slope below their last bits: do they depend on it?
-            moving[unsure] |= _dependent_outputs(subject, directions[unsure])
-            rounding[unsure] = (2 * np.sqrt(_summed(moving, noise)) / width)[unsure]
+            responsive[unsure] |= _dependent_outputs(subject, directions[unsure])
+            rounding[unsure] = (2 * np.sqrt(_summed(responsive, noise)) / width)[unsure]
         errors = truncation[:, 0] + rounding + jump
     known = np.isfinite(errors)  # which they are not where the slope is not
-    return Slopes(best, np.where(known, errors, np.inf), np.array(steps), np.asarray(moving.any(axis=1)), bent)
+    return Slopes(best, np.where(known, errors, np.inf), np.array(steps), np.asarray(responsive.any(axis=1)), bent)
 
 
 def by_best_differences(subject: Subject, directions: Array, *, all_steps: bool = False) -> Slopes:
@@ -110,7 +110,7 @@ def by_best_differences(subject: Subject, directions: Array, *, all_steps: bool 
     tried = [LONGEST * 2.0 ** (-5 * k) for k in range(12)]
     for step, across in ((step, across) for across in (False, True) for step in tried):
         usable = ((step >= own) == across) & (step != best.steps) & badly
-        flat = (best.values[:, 0] == 0) & best.moving  # a step too long or too short sees nothing
+        flat = (best.values[:, 0] == 0) & best.responsive  # a step too long or too short sees nothing
         good = (KNOWN / 10 if across else KNOWN / 1000) * np.abs(best.values[:, 0])
         poor = np.flatnonzero(usable & (flat | at_zero | ~(best.errors <= good)))
         if poor.size:
@@ -130,7 +130,7 @@ def _are_better(new: Slopes, before: Slopes) -> Array:
     difference = np.abs(new.values - before.values)[:, 0]
     agree = ~(difference > 3 * (new.errors + before.errors))
     better = np.where(agree, new.errors < before.errors, new.steps < before.steps)
-    better &= np.isfinite(new.errors) & (new.moving >= before.moving)  # a step too short to see is not better
+    better &= np.isfinite(new.errors) & (new.responsive >= before.responsive)  # a step too short to see is not better
     return np.asarray(better | ~np.isfinite(before.errors))
 
 

@@ -87,7 +87,7 @@ def _contradicted(subject: Subject, direction: Array, slope: float, depends: Arr
     """
     scales = [by_differences(subject, direction, step) for step in TRIALS]
     quotients, error, moves = (
-        np.ravel([getattr(x, part)[..., 0] for x in scales]) for part in ("values", "errors", "moving")
+        np.ravel([getattr(x, part)[..., 0] for x in scales]) for part in ("values", "errors", "responsive")
     )
     error = error + np.array([_hidden(subject, depends, step) for step in TRIALS])
     apart = np.abs(quotients - slope)

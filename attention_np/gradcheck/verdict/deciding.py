@@ -154,7 +154,7 @@ def _second_opinion(verdict: Verdict, wrong: Array) -> str | None:
         slopes = other.values[:, 0]
         apart = np.abs(slopes - steps).astype(float)
         sure = apart > np.fmax(UNDECIDABLE * (other.errors + verdict.floor[wrong]), verdict.bound)
-        gross = (apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))) & other.moving.astype(bool)
+        gross = (apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))) & other.responsive.astype(bool)
         believed = sure & (gross | (np.abs(slopes - claimed) < apart / 10))
     if evidence.method == CENTRAL:
         verdict.add(wrong, np.where(np.isfinite(other.errors), other.errors + apart, 0))

@@ -53,7 +53,7 @@ def test_outputs_that_do_not_count_leave_no_error_and_those_that_do_not_move_are
     assert by_complex_step(subject, every_entry(subject)).errors == pytest.approx(EPS, rel=1e-12, abs=0)
     first = subject_of(lambda x: x[:1] + 1e9, np.array([1.0, 1.0]))
     for method in (by_complex_step, by_best_differences, lambda *both: by_differences(*both, LONGEST)):
-        assert method(first, every_entry(first)).moving.tolist() == [True, False]
+        assert method(first, every_entry(first)).responsive.tolist() == [True, False]
 
 
 quintic = st.lists(st.fractions(-100, 100, max_denominator=100), min_size=6, max_size=6)
