@@ -144,7 +144,7 @@
   }
 
   function gradient(place) {
-    const weights = softmax(SCORES), z = [0, -0.39, 0.22, 0];
+    const weights = softmax(SCORES), z = [0, weights[1] - 1, weights[2], 0]; // of the output (1, 0), as in the chapter
     const worth = line("mean cost r ="), pushes = bars("gradient of the scores", WORDS, { most: 0.3, signed: true, digits: 4 });
     const total = line("their sum =");
     function show() {

@@ -53,8 +53,8 @@ def _softmax() -> Any:
 
 def _gradient() -> Any:
     left, right = axes = _axes(columns=2)
-    z = np.array([0, -0.39, 0.22, 0])
     weights, cache = softmax.forward(SCORES)
+    z = np.array([0, weights[1] - 1, weights[2], 0])
     _bars(left, WORDS, z, "z, and r as a line")
     left.axvline(weights @ z, color="0.5", ls="--")
     _bars(right, WORDS, softmax.backward(z, cache).scores, "gradient of the scores")
