@@ -22,7 +22,7 @@ from attention_np.gradcheck.check import check
 from attention_np.gradcheck.problem.nests import Nest, arguments_of, filled, leaves, signature_of, takes
 from attention_np.gradcheck.report.reporting import Report
 
-HOLDERS = {"params": "grads", "parameters": "gradients"}
+HOLDERS = {"params": "grads", "parameters": "gradients"}  # of parameters, and of their gradients, by custom
 
 
 def check_layer(

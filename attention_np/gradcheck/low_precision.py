@@ -47,7 +47,7 @@ from attention_np.gradcheck.words.reading import Ask
 EPS, SINGLE = (float(np.finfo(x).eps) for x in (np.float64, np.float32))  # which kernels, too, add up in
 PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the last bit of one
 OF_OUTPUTS = (("backward", "forward"), ("gradient", "output"), ("input", "reference"))  # words for what is said
-STEADY = 2  # last bits, of what is rounded alike close by: inputs, as a scale may be, and outputs that hardly move
+ROUNDED_ALIKE = 2  # last bits that what hardly moves may be off by: it is rounded alike close by, as a scale
 
 
 def check_low_precision(
@@ -145,7 +145,7 @@ def check_low_precision(
         expected = kernel.named(right) | {
             name: np.asarray(evidence.measured, float).reshape(evidence.shape) for name, evidence in known.items()
         }
-        near = STEADY * kernel.unit + SAME_CALL * SINGLE
+        near = ROUNDED_ALIKE * kernel.unit + SAME_CALL * SINGLE
         asks = {
             name: _AskPair(evidence, problem.inputs, functions.backward) if pull_back else Ask(evidence, problem.inputs)
             for name, evidence in known.items()
@@ -261,7 +261,7 @@ def _lost(kernel: _Kernel, ask: Ask) -> Array:
     problem, x = ask.evidence.problem, ask.evidence.subject.x
     lost, far = np.zeros(x.shape), ask.evidence.rng("lost").choice([-0.25, 0.25], x.shape)  # half the slope
     for way in (far, -far):
-        there = ask.moved({**ask.inputs, ask.evidence.name: x + way * x})
+        there = replace(ask, inputs={**ask.inputs, ask.evidence.name: x + way * x})
         with np.errstate(all="ignore"):
             same = np.abs(there.output - ask.output) <= kernel.unit * np.abs(ask.output)
         if same.any():
@@ -327,7 +327,7 @@ class _Kernel:
                     curve = np.array([_in_double(np.reshape(answer[name], -1)[some]) for answer in answers])
                     curve = _without_a_branch(curve, self.unit * largest)
                     step = np.abs(curve[POINTS // 2] - curve[POINTS // 2 - 1])
-                    noise = noise_of(curve) + STEADY * step * self.unit / spacing / UNDECIDABLE
+                    noise = noise_of(curve) + ROUNDED_ALIKE * step * self.unit / spacing / UNDECIDABLE
                     noises[name].reshape(-1)[some] = np.where(np.isfinite(noise), noise, 0)
             yield noises
             spacing *= 4

@@ -222,8 +222,8 @@ def _adjoint(functions: OpFunctions, inputs: Nest, rng: np.random.Generator) -> 
     diagnosis = None
     if not holds:
         arrays = inputs.arrays
-        apart = [name for name in arrays if not abs(both_ways([name], arrays.values())[2]) <= GROSS]
-        diagnosis = f"forward mode and backward disagree{' for ' + ', '.join(apart) if apart else ''}"
+        disagreeing = [name for name in arrays if not abs(both_ways([name], arrays.values())[2]) <= GROSS]
+        diagnosis = f"forward mode and backward disagree{' for ' + ', '.join(disagreeing) if disagreeing else ''}"
     return InputReport("jvp", "adjoint", holds, abs(error), (), backwards, forwards, diagnosis=diagnosis)
 
 

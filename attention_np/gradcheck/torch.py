@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 from threading import RLock
 from typing import Any
@@ -32,7 +31,6 @@ import numpy as np
 from attention_np._lib.arrays import Array
 from attention_np.gradcheck.adapting import Adapter, Signature, each, library
 from attention_np.gradcheck.problem.nests import signature_of
-from attention_np.gradcheck.report.findings import InputReport
 from attention_np.gradcheck.report.reporting import Report
 
 __all__ = ["check"]
@@ -70,15 +68,12 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     A function that draws random numbers, such as a module with dropout in training mode, is not the same function at
     each evaluation, and comes out wrong: call ``module.eval()`` first, or seed the generator within the function.
     """
-    adapter = _TorchAdapter(function, inputs)
-    report = adapter.check(**options)
-    return replace(report, inputs=tuple(adapter.annotate(entry) for entry in report.inputs))
+    return _TorchAdapter(function, inputs).check(**options)
 
 
 class _TorchAdapter(Adapter):
     def __init__(self, function: Callable[..., Any], inputs: Any) -> None:
         torch = _torch()
-        self.without: set[str] = set()  # the inputs for which PyTorch gives None
         leaves = (leaf for _, leaf in self.flatten(inputs, ""))
         inputs = self.fill(inputs, (torch.tensor(x) if _is_floating_array(x) else x for x in leaves))
         if isinstance(function, torch.jit.ScriptModule):
@@ -111,17 +106,10 @@ class _TorchAdapter(Adapter):
             if pairs:
                 cotangents = [torch.from_numpy(np.asarray(u)).to(y) for y, u in pairs]  # which a Function may write to
                 gradients = torch.autograd.grad([y for y, _ in pairs], tensors, cotangents, allow_unused=True)
-        self.without = {name for name, x in zip(self.inputs, gradients, strict=True) if x is None}
         return [
             np.zeros_like(array) if gradient is None else self.to_numpy(gradient.to_dense())
             for array, gradient in zip(arrays, gradients, strict=True)
         ]
-
-    def annotate(self, entry: InputReport) -> InputReport:
-        """The report of one input, with a note if it is wrong for want of a gradient."""
-        if entry.ok or entry.name not in self.without:
-            return entry
-        return entry.with_note("PyTorch gives no gradient (None), which counts as zero")
 
     def tensors(self, arrays: tuple[Array, ...]) -> list[Any]:
         """`arrays` as tensors, each on the device and with the order in memory of the one that was given."""

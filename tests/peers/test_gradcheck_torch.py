@@ -73,7 +73,6 @@ def test_an_error_in_the_gradient_of_a_parameter_is_named() -> None:
     assert [entry.name for entry in report] == ["x", "parameters.weight"]
     assert report["x"].ok
     assert not report["parameters.weight"].ok
-    assert "gives no gradient" in str(report["parameters.weight"].note)
     assert check(Scale(is_honest=True), tensor(0, 2, 3)).ok
 
 
@@ -122,7 +121,6 @@ def test_a_missing_gradient_is_found_where_it_matters_and_zero_where_it_does_not
     report = check(Forgetful, (tensor(0, 3), tensor(1, 3)))
     assert report["x"].ok
     assert not report["y"].ok
-    assert "gives no gradient" in str(report["y"].note)
     assert check(lambda x: torch.ones(2), tensor(0, 3)).ok
     assert not check(lambda x: 2 * x.detach(), tensor(0, 3)).ok
 

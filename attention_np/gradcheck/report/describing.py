@@ -12,7 +12,7 @@ from attention_np.gradcheck.report.findings import SHOWN, Entry, InputReport
 from attention_np.gradcheck.verdict.judging import Escape
 
 COLUMNS = ("input", "method", "holds", "error", "worst at", "analytic", "numerical", "floor")
-MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?"}
+MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?"}  # of the verdicts, in the column "holds"
 
 
 def describe(inputs: Sequence[InputReport]) -> str:

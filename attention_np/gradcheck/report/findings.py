@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -71,10 +71,6 @@ class InputReport:
         if self.size and self.undecidable == self.checked and (self.ok or self.checked):
             return "undecidable"
         return "holds" if self.ok else "wrong"
-
-    def with_note(self, sentence: str) -> InputReport:
-        """The same, with a sentence more in its note."""
-        return replace(self, note=sentence if self.note is None else f"{self.note}; {sentence}")
 
 
 def compared(

@@ -13,7 +13,7 @@ from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError, wid
 from attention_np.gradcheck.problem.problem import Problem
 from attention_np.gradcheck.slopes.measuring import CENTRAL, directional_slopes
 from attention_np.gradcheck.slopes.probes import random_direction
-from attention_np.gradcheck.verdict.judging import COARSE, GROSS, HOLDS, Verdict, norm, size_of
+from attention_np.gradcheck.verdict.judging import COARSE, GROSS, HOLDS, Verdict, usual_size
 
 FAR_OFF = 100  # noise floors: no rounding comes so far
 
@@ -86,7 +86,7 @@ def _wrongness(verdict: Verdict, question: Question, key: str) -> bool:
     there = replace(there, output=output)
     claimed = float(direction.ravel() @ np.ravel(claims[evidence.name]).astype(wide_dtype(direction.dtype)))
     measured = float(directional_slopes(there, direction, evidence.method, evidence.running).values[0, 0])
-    usual = norm(there.last_bits / there.unit) / size_of(there.x) * np.abs(direction).sum()
+    usual = usual_size(there) * np.abs(direction).sum()
     size = max(np.abs(evidence.claimed) @ np.abs(direction.ravel()), abs(claimed), abs(measured), usual)
     near = max(GROSS, COARSE * evidence.unit, 4 * verdict.rtol) * size
     if not abs(claimed - measured) > near:

@@ -20,6 +20,7 @@ from attention_np.gradcheck.evidence import Evidence
 from attention_np.gradcheck.slopes.kinks import Kink
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX
 from attention_np.gradcheck.slopes.methods import COMPLEX_STEP, TOO_SMALL, UNDECIDABLE
+from attention_np.gradcheck.slopes.moves import Subject
 
 HOLDS, WRONG, UNDECIDED, UNCHECKED = range(4)  # the verdicts on an entry
 OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
@@ -64,21 +65,20 @@ class Escape(NamedTuple):
     threshold: float  # a projection of the error that is smaller goes unnoticed, by the noise floor along a direction
     norm: float  # of the gradient, times the least size by which directions count an entry
 
-    def probability(self, relative_error: float, wrong_entries: int = 1) -> float:
-        r"""Of not noticing an error of `relative_error` times the norm of the gradient, in so many entries.
+    def probability(self, relative_error: float) -> float:
+        r"""Of not noticing an error of `relative_error` times the norm of the gradient, in a single entry.
 
         Along a direction of independent standard normal components an error e shows as a number of :math:`N(0, |e|^2)`,
-        which is smaller than the threshold t with the probability :math:`\mathrm{erf}(t / (\sqrt 2 |e|))`. None of the
-        n entries drawn out of N is one of the w wrong ones with that of :math:`\binom{N - w}{n} / \binom{N}{n}`.
+        which is smaller than the threshold t with the probability :math:`\mathrm{erf}(t / (\sqrt 2 |e|))`.
         """
         error = relative_error * self.norm if relative_error else 0.0  # though the norm be infinite
         below_threshold = math.erf(self.threshold / error / math.sqrt(2)) if error else 1.0
-        right = self.size - wrong_entries
-        if self.entries > right:
-            return 0.0
-        choices = ((right, 1), (right - self.entries, -1), (self.size, -1), (self.size - self.entries, 1))
-        not_drawn = math.exp(sum(sign * math.lgamma(n + 1) for n, sign in choices))  # (gradcheck.80)
-        return below_threshold**self.directions * min(not_drawn, 1.0)  # (gradcheck.79)
+        return below_threshold**self.directions * (1 - self.entries / self.size)  # (gradcheck.79), (gradcheck.80)
+
+
+def usual_size(subject: Subject) -> float:
+    """The size that a gradient of such outputs has where nothing cancels or saturates."""
+    return norm(subject.last_bits / subject.unit) / size_of(subject.x)
 
 
 @dataclass
@@ -108,9 +108,8 @@ class Verdict:
 
     @property
     def usual(self) -> float:
-        """The size that a gradient of such outputs has where nothing cancels or saturates."""
-        subject = self.evidence.subject
-        return float(norm(subject.last_bits / subject.unit) / size_of(subject.x))
+        """The size that the gradient has where nothing cancels or saturates."""
+        return usual_size(self.evidence.subject)
 
     @property
     def looked(self) -> Array:

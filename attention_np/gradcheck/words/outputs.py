@@ -18,7 +18,7 @@ from attention_np.gradcheck.verdict.judging import GROSS
 from attention_np.gradcheck.words.places import name_of
 from attention_np.gradcheck.words.reading import Mistake, Reading, axes_in_words, number, subsets
 
-LAST = ": does = stand in the place of +=?"
+LAST = ": does = stand in the place of +=?"  # said where only one of several terms counts
 
 
 def same_whatever_the_cotangent(mistake: Mistake) -> Iterator[Reading]:

@@ -72,10 +72,6 @@ def wrong_in_places(mistake: Mistake) -> Iterator[Reading]:
 READINGS = ((10, leak), (130, wrong_by_something_simple), (160, wrong_in_places))
 
 
-def _right(mistake: Mistake) -> Array:
-    return mistake.looked & ~mistake.wrong & ~mistake.neutral
-
-
 def _only(mistake: Mistake, place: Place) -> str:
     return f"wrong only {place.text}{'' if mistake.looked.all() else ' (of the entries that were looked at)'}"
 
@@ -96,7 +92,7 @@ def _inside(mistake: Mistake) -> tuple[Any, ...] | None:
 
 def _where_wrong(mistake: Mistake) -> Place | None:
     """The name of the places that are wrong, if all others are right."""
-    right = _right(mistake)
+    right = mistake.looked & ~mistake.wrong & ~mistake.neutral
     if not right.any():
         return None
     names = name_of(mistake.wrong, right), _by_value(mistake, right)
@@ -107,17 +103,13 @@ def _by_value(mistake: Mistake, right: Array) -> Place | None:
     """Where the input is on one side of zero, as beside a kink; one entry is called by its index."""
     strewn = _log_choices(int((mistake.wrong | right).sum()), int(mistake.wrong.sum()))
     for text, side in SIDES.items() if mistake.wrong.sum() > 1 else ():
-        if _separates(side(mistake.x), mistake.wrong, right):
+        if (side(mistake.x) == mistake.wrong)[mistake.wrong | right].all():
             return Place(f"where {text.format(mistake.name)}", math.log(len(SIDES)) - strewn)
     return None
 
 
 def _log_choices(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-
-
-def _separates(inside: Array, some: Array, others: Array) -> bool:
-    return not ((some & ~inside).any() or (others & inside).any())
 
 
 def name_of(some: Array, others: Array) -> Place | None:

@@ -27,7 +27,7 @@ AS_A_RULE = 0.25  # of what is allowed in an entry, 2.5 times its noise: the roo
 CLEARLY = 100  # times what counts as an error, or what a reading leaves
 ENOUGH = 3  # entries, or values, that fit alike: that two do is no more than a coincidence
 VAGUE = 1e-3  # a number that is known less well is told as "about" that, and could have many a name
-EPS = float(np.finfo(float).eps)
+EPS = float(np.finfo(float).eps)  # the least noise of a number: readings are compared in float64
 
 
 class Reading(NamedTuple):
@@ -67,10 +67,6 @@ class Ask:
             return np.asarray(self._there(self.evidence.problem.cotangents).with_output().output)
         except REFUSALS:
             return np.full_like(self.evidence.problem.output, np.nan)
-
-    def moved(self, inputs: Mapping[str, Array]) -> Ask:
-        """The same at another point."""
-        return replace(self, inputs=inputs)
 
     def slopes(self, cotangents: Array) -> Array:
         """The numerical gradients for other cotangents, (cotangents, *shape)."""
@@ -216,7 +212,7 @@ class Mistake:
         rng = np.random.default_rng(0)
         pairs = zip(self.inputs.items(), elsewhere(self.inputs.values(), rng), strict=True)
         inputs = {name: np.where(x == 0, x, y) for (name, x), y in pairs}  # zeros may be on one side of a kink
-        cotangents, ask = rng.standard_normal(self.cotangents.shape), self.ask.moved(inputs)
+        cotangents, ask = rng.standard_normal(self.cotangents.shape), replace(self.ask, inputs=inputs)
         *claimed, at_zero = ask.claims(np.concatenate([cotangents, 0 * cotangents[:1]]))
         floor = 4 * np.maximum(self.floor, self.precision * np.abs(claimed[0]))  # it is not measured there
         there = replace(
@@ -279,10 +275,10 @@ def number(x: float, digits: int = 9, precision: float = EPS) -> str:
 
     Where those hardly tell it from 1, it is shown as its distance from 1.
     """
-    apart = abs(x - 1)
-    if 0 < apart < max(1e-5, 10.0 ** (1 - digits)):
-        known = max(1, int(math.log10(max(apart / precision, 1))))
-        return f"1 {'+' if x > 1 else '-'} {apart:.{min(3, digits, known)}g}"
+    distance = abs(x - 1)
+    if 0 < distance < max(1e-5, 10.0 ** (1 - digits)):
+        known = max(1, int(math.log10(max(distance / precision, 1))))
+        return f"1 {'+' if x > 1 else '-'} {distance:.{min(3, digits, known)}g}"
     shorter = (float(f"{x:.{fewer}g}") for fewer in range(2, digits))
     shown = next((y for y in shorter if abs(y - x) <= precision * abs(x) and y != 1), x)
     return f"{'about ' if precision > VAGUE and shown != x else ''}{shown:.{digits}g}"
