@@ -9,6 +9,7 @@ from helpers import (
     SOME_HIDDEN,
     Array,
     Case,
+    assert_alike,
     assert_close,
     assert_same_bits,
     each,
@@ -23,6 +24,8 @@ from helpers import (
 from test_ops import CASES as OF_ATTENTIONS
 
 import attention_np as anp
+from attention_np import cases
+from attention_np._lib import passes
 from attention_np._lib.wide import widened
 
 STEP = 1e-30  # squared, nothing beside one
@@ -85,6 +88,24 @@ def test_double_backward_is_forward_mode_over_backward(name: str) -> None:
     for name, x in expected.items():  # one that is zero, as a shift of all scores has it, is so but for rounding
         assert found[name].shape == x.shape
         assert np.abs(found[name] - x).max(initial=0) <= 1e-13 * np.abs(x).max(initial=0) + 2e-15 * largest, name
+
+
+def test_what_a_page_derives_by_hand_is_what_dual_numbers_give() -> None:
+    op = anp.dot_product
+    by_duals = passes.second_derivative(op.attend, op.backward)
+    for case in cases.all_cases(["dot_product"]):
+        output, cache = op.forward(**case.inputs, **case.options)
+        d_output = normal(9, *output.shape)
+        gradients = op.backward(d_output, cache)
+        if not isinstance(gradients.bias, list):
+            along = map_arrays(lambda x: normal(8, *x.shape), gradients)
+            by_hand, expected = (
+                dict(leaves(dict(zip(("d_output", "gradients"), double_backward(along, d_output, cache), strict=True))))
+                for double_backward in (op.double_backward, by_duals)
+            )
+            assert by_hand.keys() == expected.keys() >= {"d_output", "gradients.query"}
+            for name, x in expected.items():
+                assert_alike(by_hand[name], x, 1e-14, f"{case.name}, {name}")
 
 
 def further_outputs(case: Case) -> list[str]:
