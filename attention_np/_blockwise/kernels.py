@@ -15,7 +15,7 @@ import numpy as np
 
 from attention_np import biases
 from attention_np._blockwise import plain, scratch
-from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, with_column, with_counters
+from attention_np._blockwise.columns import COUNTERS, by_features, with_column, with_counters
 from attention_np._blockwise.tiles import (
     Cotangent,
     Tangent,
@@ -88,18 +88,20 @@ def attend(tiles: Sequence[Tile]) -> list[Attended]:
 
 
 def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
-    query, moderate = _queries(tiles), tiles[0].dtype.kind != "c" and _is_moderate(_stacked(tiles, "value"))
+    query, key, value = _queries(tiles), _stacked(tiles, "key"), _stacked(tiles, "value")  # (h, n, d_k) and so on
+    moderate = tiles[0].dtype.kind != "c" and _is_moderate(value)
     moderate = moderate and all(tile.sink is None or tile.sink < np.inf for tile in tiles)
-    bound = _bound(tiles, query) if moderate else np.inf
+    # No product of a query and a key exceeds that of their lengths; NaN if one holds NaN.
+    bound = _length(query) * _length(key) if moderate else np.inf  # (blockwise.63)
     if not moderate or _may_overflow(tiles[0], bound):
         yield from (_plainly(tile) for tile in tiles)
         return
     if tiles[0].weights_by is not None:
-        for tile, output in zip(tiles, _weighed_values(tiles, query), strict=True):
+        for tile, output in zip(tiles, _weighed_values(tiles, query, key, value), strict=True):
             nothing = np.full(tile.n, np.nan, tile.dtype), np.zeros(tile.n, tile.dtype), np.ones(tile.n, tile.dtype)
             yield Attended(output, *nothing) if is_finite(output) else _plainly(tile)
         return
-    sums, totals, shifts = _sums(tiles, query, bound)
+    sums, totals, shifts = _sums(tiles, query, key, value, bound)
     outputs = sums / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
     natural = abs(tiles[0].factor) if tiles[0].only_scaled else 1  # what makes a score of a shift
     logsumexps = shifts * natural + np.log(totals)  # (h, n) (blockwise.5); of nothing it is minus infinity
@@ -123,10 +125,10 @@ def _plainly(tile: Tile) -> Attended:
     return Attended(output, logsumexp, np.zeros_like(logsumexp), np.full_like(logsumexp, np.nan))
 
 
-def _weighed_values(tiles: Sequence[Tile], query: Array) -> Array:
+def _weighed_values(tiles: Sequence[Tile], query: Array, key: Array, value: Array) -> Array:
     """The sums of values, (h, n, d_v), by weights of which each is of its own score alone."""
-    tile, value = tiles[0], _stacked(tiles, "value")
-    of_each = _WeightsOfEach(tile, query, _stacked(tiles, "key"))
+    tile = tiles[0]
+    of_each = _WeightsOfEach(tile, query, key)
     sums = np.zeros((len(tiles), tile.n, value.shape[-1]), tile.dtype)
     for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
         weights, _, _ = of_each.weights((heads, rows), (heads, columns), visible, bias)  # (h, b, c)
@@ -136,13 +138,13 @@ def _weighed_values(tiles: Sequence[Tile], query: Array) -> Array:
     return sums
 
 
-def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Array, Array]:
+def _sums(tiles: Sequence[Tile], query: Array, key: Array, value: Array, bound: float) -> tuple[Array, Array, Array]:
     """The sums of weighted values (h, n, d_v) and of weights (h, n), and the shifts (h, n) they are relative to."""
-    tile, d_v = tiles[0], tiles[0].value.shape[1]
+    tile, d_v = tiles[0], value.shape[-1]
     exponential, unit, least, small = _exponential(tile.dtype)
-    parts = list(slices(0, tile.m, KEYS))
+    # Where no exponential leaves the range any shift serves, and none is the cheapest: no running maximum is needed.
     in_range = tile.bias is None and bool(_largest_exponent(tiles, bound) <= small)
-    in_range = in_range and not any(_any_lost(_stacked(tiles, "value", part)) for part in parts)
+    in_range = in_range and not any(_any_lost(value[:, part]) for part in slices(0, tile.m, KEYS))
     sums = np.zeros((len(tiles), tile.n, d_v + COUNTERS), tile.dtype)
     largest = np.full((len(tiles), tile.n, 1), 0 if in_range else -np.inf, tile.dtype)
     if tile.sink is not None:
@@ -150,19 +152,18 @@ def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Arr
         largest[...] = 0 if in_range else sinks
         weights = exponential((sinks - largest) * tile.dtype.type(unit))
         sums[..., -1:] = np.where(sinks == -np.inf, 0, weights)  # a sink is seen before any key (blockwise.39)
-    of_products = in_range and tile.only_scaled and _is_to_scale_queries(tile)  # whether products are exponents
-    if of_products:
-        query = query * _factor(tile)
-    for part in parts:
-        key, value = _stacked(tiles, "key", part), with_counters(_stacked(tiles, "value", part))
+    if in_range and tile.only_scaled:
+        query = query * _factor(tile)  # products are exponents
+    for part in slices(0, tile.m, KEYS):
+        own_key, own_value = by_features(key[:, part]), with_counters(value[:, part])
         for heads, rows, columns, visible, bias in _blocks(tiles, part):
             own_sums, own_largest = sums[heads, rows], largest[heads, rows]
             own = slice(columns.start - part.start, columns.stop - part.start)
-            scores = _product("scores", query[heads, rows], transposed(key[heads, own]))  # (h, b, c) (blockwise.1)
-            if not in_range:  # where they are, any shift serves, and none is the cheapest
+            scores = _product("scores", query[heads, rows], transposed(own_key[heads, own]))  # (h, b, c) (blockwise.1)
+            if not in_range:
                 _shift(tile, scores, visible, bias, own_largest, own_sums)
                 np.maximum(scores, least, out=scores)
-            elif not of_products:
+            elif not tile.only_scaled:
                 scores *= _make_scores(tile, scores, bias)
             weights = exponential(scores, out=scores)
             if visible is not None:
@@ -170,9 +171,9 @@ def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Arr
             if tile.dropout is not None:
                 own_sums[..., -1] += weights.sum(axis=-1)
                 weights *= _multipliers(tiles[heads], rows, columns)  # (blockwise.34)
-                _add_product(own_sums[..., :d_v], weights, value[heads, own, :d_v], TERMS)
+                _add_product(own_sums[..., :d_v], weights, own_value[heads, own, :d_v], TERMS)
             else:
-                _add_product(own_sums, weights, value[heads, own], TERMS)  # (blockwise.3) (blockwise.4)
+                _add_product(own_sums, weights, own_value[heads, own], TERMS)  # (blockwise.3) (blockwise.4)
     totals, shifts = sums[..., d_v:].sum(axis=-1), largest[..., 0]
     if not in_range:  # where nothing but minus infinity attends, the floor of the exponents has made weights of nothing
         totals[(shifts == -np.inf) & (totals > 0)] = np.nan
@@ -215,23 +216,12 @@ def _factor(tile: Tile) -> Any:
     return tile.dtype.type(abs(np.longdouble(tile.factor)) * _exponential(tile.dtype).unit)  # (blockwise.62)
 
 
-def _is_to_scale_queries(tile: Tile) -> bool:
-    """Whether queries are multiplied by the factor, which is faster, or scores, which rounds less.
-
-    In single precision exponents that are in range are small, and so is their rounding; over a few keys it does not
-    average out.
-    """
-    return tile.dtype == np.float32 and tile.m > TERMS
-
-
 def _queries(tiles: Sequence[Tile]) -> Array:
-    """The queries (h, n, d_k), scaled if each has a scale of its own, else negated if the scale is: the factor is not.
-
-    In memory of their own: see :func:`apart`.
-    """
+    """The queries (h, n, d_k), scaled if each has a scale of its own, else negated if the scale is negative."""
+    query = _stacked(tiles, "query")
     if is_row_scale(tiles[0].scale):
-        return _stacked(tiles, "query") * _stacked(tiles, "scale")
-    return _stacked(tiles, "query") * (1 if tiles[0].scale >= 0 else -1)
+        return query * _stacked(tiles, "scale")
+    return query if tiles[0].scale >= 0 else -query
 
 
 def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients]:
@@ -268,12 +258,12 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
     by_softmax = tile.weights_by is None
     in_one_block = tile.m <= tile.block_size[1] and tile.sink is None and by_softmax
     in_one_block = in_one_block and all(one.is_whole and one.d_logsumexp is None for one in cotangents)
-    delta = np.zeros((*d_output.shape[:2], 1), tile.dtype)  # (h, n, p)
+    delta = np.zeros((*d_output.shape[:2], 1), tile.dtype)  # (h, n, 1)
     if by_softmax:
-        delta = delta_parts(d_output, output, are_many=not in_one_block)  # (blockwise.10)
+        delta = np.einsum("...b,...b->...", d_output, output)[..., None]  # (blockwise.10)
     for of_tile, one in zip(delta, cotangents, strict=True):
         if one.d_logsumexp is not None:
-            of_tile[:, -1] -= one.d_logsumexp  # (blockwise.19)
+            of_tile[:, 0] -= one.d_logsumexp  # (blockwise.19)
     # The weights stay undivided. What they are to be divided by goes to the rows of the other operands, which are few.
     inverse = (1 / np.where(total == 0, np.inf, total))[..., None]  # (h, n, 1) (blockwise.9)
     query_over, d_output_over = query * inverse, d_output * inverse
@@ -282,9 +272,9 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
         recomputed = _RecomputedWeights(tile, query, key, shift[..., None])
     d_value = np.zeros_like(value)
     if tile.dropout is None:
-        d_output, value = interleaved(d_output, -delta), interleaved(value, np.ones(delta.shape[-1]))
-    else:
-        d_output = apart(d_output, value)
+        half = value.shape[-1] // 2  # in the middle, where a sum is only as large as half of it (blockwise.71)
+        d_output, value = with_column(d_output, -delta, half), with_column(value, 1, half)  # (blockwise.67)
+    value = by_features(value)
     d_query, d_key = np.zeros_like(query_over), np.zeros_like(key)
     of_biases = [plain.zeros(one) for one in tiles] if tile.bias is not None else []
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
@@ -295,7 +285,7 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
         if tile.dropout is not None:
             factors = _multipliers(tiles[heads], rows, columns)
             d_scores *= factors  # (blockwise.36)
-            d_scores -= delta[heads, rows].sum(axis=-1, keepdims=True)
+            d_scores -= delta[heads, rows]
         if in_one_block:  # the gradients of a row of scores sum to zero, and if not, then it is rounding
             residual = np.einsum("hbc,hbc->hb", weights, d_scores)[..., None] * inverse[heads, rows]  # (h, b, 1)
             d_scores -= residual  # (blockwise.72)
@@ -337,27 +327,27 @@ class _RecomputedWeights:
     def __init__(self, tile: Tile, query: Array, key: Array, shift: Array) -> None:
         self.tile, self.shift = tile, shift  # (n, 1)
         self.in_range = tile.only_scaled and not shift.any()  # as in the forward pass, or as good
-        self.of_products = self.in_range and _is_to_scale_queries(tile)
-        if self.of_products:
-            query = query * _factor(tile)
-        # More columns subtract as they multiply: q.k - s = [q, -s].[k, 1] (blockwise.67). That is nearly free.
-        self.query, self.key = with_column(query, -shift if tile.only_scaled else 0), with_column(key, 1)
+        if self.in_range:
+            query = query * _factor(tile)  # products are exponents
+        elif tile.only_scaled:  # one more column subtracts: q.k - s = [q, -s].[k, 1] (blockwise.67)
+            last = key.shape[-1]  # so that the product is rounded before as it was forward
+            query, key = with_column(query, -shift, last), with_column(key, 1, last)
+        self.query, self.key = query, by_features(key)
 
     def weights(
         self, rows: Any, columns: Any, visible: Array | None, bias: Array | None
     ) -> tuple[Array, Array, Array | None]:
         """Those of a block, how fast they grow with their scores, and what the softcap is of, if there is one."""
-        tile, below_cap, factor = self.tile, None, _factor(self.tile)
+        tile, below_cap = self.tile, None
         exponential, _, least, small = _exponential(tile.dtype)
         weights = _product("weights", self.query[rows], transposed(self.key[columns]))
         if tile.softcap is not None:
             below_cap = weights * abs(tile.factor)
-        if not tile.only_scaled:
-            factor = _make_scores(tile, weights, bias)
-            weights -= self.shift[rows]
-        if not self.of_products:
-            weights *= factor
         if not self.in_range:
+            factor = _make_scores(tile, weights, bias)
+            if not tile.only_scaled:
+                weights -= self.shift[rows]
+            weights *= factor
             np.clip(weights, least, small, out=weights)  # above it is only what is hidden
         exponential(weights, out=weights)  # (h, b, c) (blockwise.8)
         if visible is not None:
@@ -369,7 +359,7 @@ class _WeightsOfEach:
     """The same of weights of which each is of its own score alone: there is nothing to divide them by."""
 
     def __init__(self, tile: Tile, query: Array, key: Array) -> None:
-        self.tile, self.query, self.key = tile, query, key
+        self.tile, self.query, self.key = tile, query, by_features(key)
 
     def weights(
         self, rows: Any, columns: Any, visible: Array | None, bias: Array | None
@@ -553,9 +543,9 @@ def _in_batches(tiles: Sequence[Tile], work: Callable[[list[int]], Iterator[Resu
     return [by_number[number] for number in range(len(tiles))]
 
 
-def _stacked(tiles: Sequence[Tile], name: str, part: slice = slice(None)) -> Array:
-    """One array of all tiles, in the dtype that is computed in."""
-    return _together([getattr(tile, name)[part] for tile in tiles]).astype(tiles[0].dtype, copy=False)
+def _stacked(tiles: Sequence[Tile], name: str) -> Array:
+    """One array of all tiles, in the dtype that is computed in; of one tile a view."""
+    return _together([getattr(tile, name) for tile in tiles]).astype(tiles[0].dtype, copy=False)
 
 
 def _together(arrays: Sequence[Array]) -> Array:
@@ -568,17 +558,11 @@ def _product(name: str, a: Array, b: Array) -> Array:
 
 def _add_product(total: Array, a: Array, b: Array, terms: int) -> None:
     """Add ``a @ b``, of which no more than so many terms are added up in one go."""
-    parts, rest = divmod(a.shape[-1], terms)
-    if parts > 1:  # in one call
-        whole = parts * terms
-        several = a[..., :whole].reshape(*a.shape[:-1], parts, terms).swapaxes(-2, -3)  # (h, p, b, t)
-        others = b[..., :whole, :].reshape(*b.shape[:-2], parts, terms, b.shape[-1])  # (h, p, t, d)
-        total += np.add.reduce(_product("product", several, others), axis=-3)
-        if rest:
-            total += _product("product", a[..., whole:], b[..., whole:, :])
-    else:
-        for part in slices(0, a.shape[-1], terms):
-            total += _product("product", a[..., part], b[..., part, :])
+    first, *others = slices(0, a.shape[-1], terms)
+    product = _product("product", a[..., first], b[..., first, :])
+    for part in others:
+        product += _product("part", a[..., part], b[..., part, :])
+    total += product
 
 
 def _is_moderate(array: Array) -> bool:
@@ -599,16 +583,6 @@ def _any_lost(array: Array, factor: Any = None) -> bool:
     if size.min(initial=least) >= least:
         return False
     return bool(((size >= info.tiny) & (size < least)).any())
-
-
-def _bound(tiles: Sequence[Tile], query: Array) -> float:
-    """What no product of a query and a key exceeds: the product of their lengths (blockwise.63); NaN if one holds NaN.
-
-    Where no score can be so large or so small that its exponential, unshifted, leaves the range of the dtype, that
-    saves the running maximum, which is a fifth of the time of the forward pass.
-    """
-    longest = [_length(_stacked(tiles, "key", part)) for part in slices(0, tiles[0].m, KEYS)]
-    return float(_length(query) * np.max(longest))  # (blockwise.63)
 
 
 def _largest_exponent(tiles: Sequence[Tile], bound: float) -> Any:

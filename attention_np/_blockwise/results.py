@@ -21,7 +21,8 @@ Kernel = Callable[[list[Any]], list[Any]]  # of the operands of several tiles: o
 
 def zeros(shape: tuple[int, ...], dtype: np.dtype[Any], is_wide: bool, of: Any) -> Array:
     """To add to; that of a bias object, a few numbers each of which is a sum over many scores, is never `widened`."""
-    array = np.zeros(shape, dtype)
+    array = np.empty(shape, dtype)
+    array.fill(0)  # now: a page that is read before it is written is made twice
     return widened(array) if is_wide and not isinstance(of, Bias) else array
 
 

@@ -112,17 +112,6 @@ def test_a_task_is_worth_handing_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worth > 2**18
 
 
-def test_queries_are_scaled_in_single_precision_over_many_keys_alone() -> None:
-    scaled = [
-        (dtype.__name__, m)
-        for dtype in (np.float32, np.float64, np.longdouble)
-        for m in (1, 100, 1000)
-        for problem in [dataclasses.replace(arranged(4, m), dtype=np.dtype(dtype))]
-        if kernels._is_to_scale_queries(problem.tile(problem.strips()[0]))
-    ]
-    assert scaled == [("float32", 1000)]
-
-
 def test_small_tiles_are_prepared_together_but_not_too_many() -> None:
     for n, m in ((512, 3), (3, 512)):
         (tile,) = (problem.tile(x) for problem in [arranged(n, m)] for x in problem.strips())
