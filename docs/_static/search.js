@@ -8,6 +8,7 @@
   const TAG = /^\(?([a-z][a-z0-9]*(?:-[a-z0-9]+)*\.[1-9][0-9]*)\)?$/;
   const TAGS = /\b[a-z][a-z0-9-]*\.[1-9][0-9]*\b/g;
   const SOURCES = /^(References|Sources|文献)$/; // whose titles of papers hold every word
+  const CHINESE = /^docs\/zh\/|\.zh\.html/; // pages, which a query without Chinese characters asks for last
   const FORMULA = /(\\[([].*?\\[)\]])/s;
 
   const ignored = new Set(stopwords);
@@ -55,7 +56,7 @@
 
   // Okapi BM25 over the weighted counts, times the square of the share of the query that an entry covers.
   function ranked(prepared, query) {
-    const wanted = completed(prepared, [...new Set(terms(query))]);
+    const wanted = completed(prepared, [...new Set(terms(query))]), isEnglish = !/\p{Script=Han}/u.test(query);
     const rarity = new Map(
       wanted.map((term) => {
         const having = prepared.filter(({ counts }) => counts.has(term)).length;
@@ -70,7 +71,8 @@
         score += (rarity.get(term) * times) / (times + 1.2);
         covered += times ? rarity.get(term) : 0;
       }
-      return { entry, score: score * (covered / all) ** 2 * (SOURCES.test(entry.heading) ? 0.3 : 1) };
+      const less = (SOURCES.test(entry.heading) ? 0.3 : 1) * (isEnglish && CHINESE.test(entry.to) ? 0.5 : 1);
+      return { entry, score: score * (covered / all) ** 2 * less };
     });
     found.sort((one, other) => other.score - one.score);
     return { wanted: rarity, entries: found.filter(({ score }) => score > 0).map(({ entry }) => entry) };

@@ -51,6 +51,7 @@ def test_every_figure_has_a_name_of_its_own_and_says_in_words_what_it_shows(figu
     drawings = [*figures.FIGURES, *figures.REFERENCE]
     assert len({drawing.name for drawing in drawings}) == len(drawings)
     assert [drawing.name for drawing in drawings if len(drawing.alt) < 40] == []
+    assert {drawing.name for drawing in figures.FIGURES} == set(figures.IN_CHINESE)
 
 
 @pytest.mark.usefixtures("figures")

@@ -103,7 +103,7 @@ def test_a_query_has_what_it_asks_for_among_its_first_results(query: str, expect
     ],
 )
 def test_a_chinese_query_leads_to_a_chinese_page(query: str, place: str, search: Any) -> None:
-    assert search("file", query).links[0].startswith(f"docs/zh/{place}")
+    assert any(link.startswith(f"docs/zh/{place}") for link in search("file", query).links[:2])
 
 
 @pytest.mark.parametrize(

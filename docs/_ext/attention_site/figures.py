@@ -9,11 +9,12 @@ import numpy as np
 from docutils import nodes
 from sphinx import addnodes
 
+from attention_site.captions import IN_CHINESE
 from attention_site.drawings import FIGURES, WIDE, Drawing
 from attention_site.plot_examples import REFERENCE, shown_code
 from attention_site.stills import STILLS
 
-__all__ = ["FIGURES", "REFERENCE", "Drawing", "draw_figures", "place_figures"]
+__all__ = ["FIGURES", "IN_CHINESE", "REFERENCE", "Drawing", "draw_figures", "place_figures"]
 
 FOLDER = "_images"
 LOOK: Any = {"svg.hashsalt": "attention_np", "figure.facecolor": "white", "savefig.facecolor": "white"}
@@ -43,7 +44,9 @@ def place_figures(doctree: nodes.document, page: str) -> None:
     for drawing in FIGURES:
         if drawing.behind in cards:
             parent, card = cards[drawing.behind].parent, cards[drawing.behind]
-            parent.insert(parent.index(card) + 1, _figure(drawing, "../" * page.count("/")))
+            said = IN_CHINESE[drawing.name] if page.endswith(".zh") else (drawing.alt, drawing.caption)
+            told = drawing._replace(alt=said[0], caption=said[1])
+            parent.insert(parent.index(card) + 1, _figure(told, "../" * page.count("/")))
     described = {name: node.parent for node in doctree.findall(addnodes.desc_signature) for name in node["ids"]}
     for drawing in REFERENCE:
         if drawing.behind in described:
