@@ -103,7 +103,7 @@ class Cache(NamedTuple):
         q, k, v, as_rows = operands(self.arrays, self.absorbed, self.sink)
         heads = None
         if self.absorbed:
-            heads = _heads(product(self.attention.weights, v, self.attention.mask), self.query, as_rows)
+            heads = _rows_as_heads(product(self.attention.weights, v, self.attention.mask), self.query, as_rows)
         return self._replace(attention=self.attention._replace(query=q, key=k, value=v), heads=heads)
 
 
@@ -244,14 +244,14 @@ def attend(
             *leading, n, m = np.broadcast_shapes(term.shape, (*query.shape[-3:-1], latent.shape[-2]))
             visible = visible_pairs((*leading, n, m), mask, term, is_causal=False)
     if as_rows:
-        term, visible = (_rows(_of_heads(x, query), True) for x in (term, visible))
+        term, visible = (_heads_as_rows(_over_heads(x, query)) for x in (term, visible))
     # (latent.3, latent.4, latent.5), absorbed (latent.8, latent.9, latent.11)
     attended, attention = dot_product.attend.mathematics(q, k, v, term, sink, scale, visible, softcap, None)
-    heads = _heads(attended, query, as_rows)  # (..., h, n, d_v), absorbed (..., h, n, r)
+    heads = _rows_as_heads(attended, query, as_rows)  # (..., h, n, d_v), absorbed (..., h, n, r)
     output = affine_map(heads, w_value, None) if absorbed else heads  # (..., h, n, d_v) (latent.10)
     inputs = query, query_rotary, latent, key_rotary, w_key, w_value, bias, sink
-    intermediates = _heads(attention.weights, query, as_rows), attention, heads if absorbed else None, output.shape
-    cache = Cache._make((*inputs, absorbed, mask, scale, softcap, *intermediates))
+    weights, kept = _rows_as_heads(attention.weights, query, as_rows), heads if absorbed else None
+    cache = Cache._make((*inputs, absorbed, mask, scale, softcap, weights, attention, kept, output.shape))
     # What was made: what stands beside it in queries and keys could hide that it has left the range.
     made = (q[..., : cache.width],) if absorbed else (k[..., : cache.width], v)
     return output, cache, (*made, heads)
@@ -271,7 +271,7 @@ def operands(arrays: Arrays, absorbed: bool, sink: Array | None) -> tuple[Array,
     keys = beside(latents, of_keys)  # (..., 1, m, r + d_r) (latent.8)
     if sink is not None:  # which is of a head
         return queries, keys, latents, False
-    return _rows(queries, True), keys[..., 0, :, :], latent, True
+    return _heads_as_rows(queries), keys[..., 0, :, :], latent, True
 
 
 def beside(x: Array, turned: Array | None) -> Array:
@@ -289,20 +289,20 @@ def _operands_of_bias(query: Array, query_rotary: Array | None, latent: Array, s
     return Operands(slice(0, n), slice(0, m), beside(query, query_rotary) * scale, latent, scale)
 
 
-def _of_heads(x: Any, query: Array) -> Any:
+def _over_heads(x: Any, query: Array) -> Any:
     """What is of pairs, with the axes for heads and queries that it broadcasts to; None stays None."""
     return x if x is None else np.broadcast_to(x, np.broadcast_shapes(x.shape, (*query.shape[-3:-1], 1)))
 
 
-def _rows(x: Any, as_rows: bool) -> Any:
-    """(..., h, n, d) as (..., h * n, d), the queries of all heads below each other, if they are."""
-    if x is None or not as_rows:
-        return x
+def _heads_as_rows(x: Any) -> Any:
+    """(..., h, n, d) as (..., h * n, d), the queries of all heads below each other; None stays None."""
+    if x is None:
+        return None
     *leading, h, n, d = x.shape
     return x.reshape(*leading, h * n, d)
 
 
-def _heads(x: Array, query: Array, as_rows: bool) -> Array:
+def _rows_as_heads(x: Array, query: Array, as_rows: bool) -> Array:
     """The reverse of :func:`_rows`."""
     return x.reshape(*x.shape[:-2], *query.shape[-3:-1], x.shape[-1]) if as_rows else x
 
@@ -319,9 +319,10 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
     # forward was heads = attention(q, k, v)
     # (latent.12, latent.13, latent.14), absorbed (latent.23, latent.24)
-    of_attention, (d_scores, _) = dot_product.backward.mathematics(_rows(d_heads, as_rows), attention)
+    d_attended = _heads_as_rows(d_heads) if as_rows else d_heads
+    of_attention, (d_scores, _) = dot_product.backward.mathematics(d_attended, attention)
     d_q, d_k, d_v = (sum_to(d, x.shape) for d, x in zip(of_attention[:3], attention[:3], strict=True))
-    d_q = _heads(d_q, query, as_rows)  # (..., h, n, d_n + d_r), absorbed (..., h, n, r + d_r)
+    d_q = _rows_as_heads(d_q, query, as_rows)  # (..., h, n, d_n + d_r), absorbed (..., h, n, r + d_r)
     if as_rows:
         d_k, d_v = d_k[..., None, :, :], d_v[..., None, :, :]
 
@@ -344,7 +345,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_by_keys, d_by_values = (sum_to(x.sum(axis=-3), cache.latent.shape) for x in (d_by_keys, d_by_values))
     d_latent = d_by_keys + d_by_values  # (..., m, r) (latent.18, latent.27)
 
-    d_scores = _heads(d_scores, query, as_rows)  # (..., h, n, m)
+    d_scores = _rows_as_heads(d_scores, query, as_rows)  # (..., h, n, m)
     of_bias = OfBlock(of_attention.bias)  # (latent.19)
     if cache.absorbed and cache.bias is not None:
         read = _operands_of_bias(query, cache.query_rotary, cache.latent, cache.scale)
@@ -396,13 +397,13 @@ def jvp(
         read = _operands_of_bias(dual(cache.query, query), of_queries, cache.latent, cache.scale)
         bias = biases.tangent(cache.bias, bias, read)
     if cache.as_rows:
-        d_q, d_k, d_v = _rows(d_q, True), d_k[..., 0, :, :], d_v[..., 0, :, :]
-        bias = _rows(_of_heads(bias, cache.query), True)
+        d_q, d_k, d_v = _heads_as_rows(d_q), d_k[..., 0, :, :], d_v[..., 0, :, :]
+        bias = _heads_as_rows(_over_heads(bias, cache.query))
     # (latent.33, latent.34)
     d_heads, (d_scores,) = dot_product.jvp.mathematics(
         cache.attention, query=d_q, key=d_k, value=d_v, bias=bias, sink=sink
     )
-    d_heads = _heads(d_heads, cache.query, cache.as_rows)
+    d_heads = _rows_as_heads(d_heads, cache.query, cache.as_rows)
     if not cache.absorbed:
         return d_heads, (d_scores, d_q, d_k, d_v)
     # (..., h, n, d_v) (latent.32)
