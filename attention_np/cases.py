@@ -43,7 +43,7 @@ PAD = 0  # the token that fills a sentence up to the longest of its batch
 
 INFINITE = ("indexer",)  # whose hidden outputs are infinite, of which no slope can be taken: no case has a mask
 ATTENDING = ("query", "key", "value")
-OPTIONS: tuple[dict[str, Any], ...] = (  # a case each, of those that `forward` takes
+OPTIONS: tuple[dict[str, Any], ...] = (  # a case each, for an op whose `forward` takes them
     {"is_causal": True, "scale": 0.7, "softcap": 0.8},
     {"dropout_p": 0.4, "rng": 8},  # alone: with it, perturbations are tried one by one
     {"absorbed": True},

@@ -412,7 +412,7 @@ def chain(layer: Callable[..., Any], inputs: Mapping[str, npt.ArrayLike]) -> Cos
     layer : callable
         As for :func:`attention_np.chain.forward`, with one output.
     inputs : mapping of str to array_like of float
-        Of the shapes that are asked about.
+        Arrays of the shapes whose cost is wanted.
 
     Returns
     -------

@@ -227,7 +227,7 @@ def weights_of_scores(
     softcap: Any,
     weights_by: Weighting | None = None,
 ) -> tuple[Any, Array, Array | None, Array | None, Array | None]:
-    """The cache with the weights, the scores, what the softcap is of, who attends, and what the scores are less."""
+    """Softmax's cache; the scores, and those before a softcap; the mask, with what biases hide; what rows are less."""
     scaled, factor = with_scale(query, scale)
     products = narrowed(scaled @ transposed(key) * factor)  # (..., n, m) (dot-product.1)
     uncapped = tops = None

@@ -275,7 +275,7 @@ def operands(arrays: Arrays, absorbed: bool, sink: Array | None) -> tuple[Array,
 
 
 def beside(x: Array, turned: Array | None) -> Array:
-    """The features of `x`, and behind them those that carry the position, if there are any."""
+    """The features of `x`, followed by the features that carry positions, if there are any."""
     if turned is None:
         return x
     leading = np.broadcast_shapes(x.shape[:-1], turned.shape[:-1])

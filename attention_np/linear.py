@@ -138,7 +138,7 @@ def affine_gradients(d_y: Array, x: Array, w: Array) -> tuple[Array, Array, Arra
 
 
 def _rows(array: Array, x: Array, w: Array) -> Array:
-    """`array`, which is of the rows of `x` or of those that come out, as matrices: as one where all meet one `w`."""
+    """`array`, which has the rows of `x` or of the output, as matrices: as one matrix where all rows meet one `w`."""
     if w.ndim == 2:
         return array.reshape(prod(array.shape[:-1]), array.shape[-1])
     return array[..., None, :] if x.ndim == 1 else array

@@ -435,7 +435,7 @@ def as_parents(parents: npt.ArrayLike) -> npt.NDArray[np.int64]:
 def ancestors(
     parents: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64]
 ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """`nodes` with themselves, with their parents, and so on: those that have such an ancestor, and which it is."""
+    """Pairs of nodes and ancestors: each of `nodes` with itself, then with its parent, and so on to the roots."""
     seen = nodes
     for _ in range(len(parents) + 1):
         if not nodes.size:

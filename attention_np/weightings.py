@@ -318,7 +318,7 @@ class _WithThreshold(Weighting):
 
 
 def _times_jacobian(vector: Array, parts: Slopes) -> Array:
-    """What a row of scores gets of `vector`, a gradient of the weights; or weights, of one that the scores move by."""
+    """The Jacobian times `vector`: from a gradient of the weights that of the scores, from a tangent the weights'."""
     shares: Any = parts.shares
     place = rows.heaviest(shares, shares.ndim - 1)
     # As in softmax: to take the entry of a share that is nearly one leaves small numbers of which no digit is lost.
