@@ -71,18 +71,19 @@ def _axes_of(node: nodes.Node, names: Names) -> tuple[str, ...]:
 
 
 def called(node: nodes.Node) -> str:
-    """What a derivative is called: ``dL_dS``."""
+    """What a derivative is called: ``dL_dS``; a word stands apart, as in ``d_ell_ds``."""
     if isinstance(node, nodes.Tangent):
-        return (
-            f"{called(node.top)}_dt"
-            if isinstance(node.top, (nodes.Derivative, nodes.Tangent))
-            else f"d{called(node.top)}_dt"
-        )
+        is_derivative = isinstance(node.top, (nodes.Derivative, nodes.Tangent))
+        return f"{called(node.top) if is_derivative else 'd' + _apart(called(node.top))}_dt"
     if isinstance(node, nodes.Derivative):
         below = spelled(node.bottom.name)
         if isinstance(node.top, nodes.Derivative):
-            return f"d2{called(node.top.top)}_d{spelled(node.top.bottom.name)}_d{below}"
-        return f"d{called(node.top)}_d{below}"
+            return f"d2{_apart(called(node.top.top))}_d{spelled(node.top.bottom.name)}_d{below}"
+        return f"d{_apart(called(node.top))}_d{below}"
     if isinstance(node, nodes.Call) and len(node.arguments) == 1 and isinstance(node.arguments[0], nodes.Ref):
         return f"{node.function}_{called(node.arguments[0])}".replace("'", "")
     return spelled(node.name) if isinstance(node, nodes.Ref) else ""
+
+
+def _apart(name: str) -> str:
+    return f"_{name}" if name[:2].isalpha() and name[:2].islower() else name

@@ -53,6 +53,8 @@ def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(
         if shown is not None:
             links = {link.text for link in shown.select("a.tag")}
             assert links & {*record.tags}, record.tag
+            captions = shown.select(".excerpt a:not(.tag)")
+            assert len({"/atlas/" in link["href"] for link in captions}) == 1, record.tag  # recipes where no op has it
             assert len(shown.select(".excerpt")) <= len(record.cited_by)
 
 

@@ -54,13 +54,14 @@ def show_equations(site: Site, doctree: nodes.document, page: str) -> None:
 
 def _card(site: Site, block: nodes.math_block, tag: str, page: str) -> nodes.container:
     record = site.records[tag]
+    of_ops = [place for place in record.cited_by if not place.startswith("attention_np/atlas/")]  # it has a page
     carried_out = "".join(
         excerpt_html(
             excerpt._replace(text=citing_only(record.tags, excerpt.text)),
             lambda other: site.equation(other, page),
             site.address(source_page(excerpt.file), page),
         )
-        for excerpt in excerpts(site.root, record.cited_by)
+        for excerpt in excerpts(site.root, of_ops or record.cited_by)
     )
     judged = badge(record, block.astext(), site.reasons.get(tag, ""))
     explained = site.address(site.in_language_of(page, EXPLAINED), page)
