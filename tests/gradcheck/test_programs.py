@@ -13,7 +13,7 @@ from attention_np.gradcheck import check
 from .programs import programs
 
 WAYS = ("auto", "central")
-FALSE = pytest.mark.xfail(strict=True, reason="5 are not, all of them undecidable")
+FALSE = pytest.mark.xfail(strict=True, reason="5 are undecidable: rounding is all that there is of their outputs")
 
 
 def each_of(strategy, count, look):

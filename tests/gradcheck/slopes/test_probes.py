@@ -128,6 +128,12 @@ def test_what_the_complex_step_loses_and_differences_do_not_see_is_in_what_the_t
     assert (found.unseen <= 1e-9).all()
 
 
+def test_no_floor_is_low_because_the_errors_of_the_entries_cancel_for_one_cotangent():
+    x = np.random.default_rng(15).standard_normal(6)  # as they do along the direction of this trial
+    found = check(lambda x: np.sin(x) + 1e-9 * np.abs(x), lambda d, x: d * np.cos(x), {"x": x})["x"]
+    assert not found.ok or (found.details.floor > 1e-9).all()
+
+
 @each("unit", [1e-200, 1e-12, 1.0, 1e12, 1e200])
 @each("forward", [np.sin, np.exp, lambda x: x * x, lambda x: x / 3 + 1, lambda x: 1 / x])
 def test_the_noise_of_a_plain_function_is_about_its_last_bit(forward, unit):
