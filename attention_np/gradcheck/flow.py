@@ -23,7 +23,6 @@ from attention_np.gradcheck.verdict.deciding import decide
 from attention_np.gradcheck.verdict.judging import Verdict
 from attention_np.gradcheck.words import explain
 from attention_np.gradcheck.words.reading import Ask, Mistake
-from attention_np.gradcheck.words.shapes import diagnose_shape
 
 WORK = 10**9  # entries looked at, times the entries that each of those looks computes with
 
@@ -123,12 +122,7 @@ def _report(verdict: Verdict, diagnosis: str | None) -> InputReport:
 
 def _report_on_form(problem: Problem, name: str, evidence: Evidence | None, fault: str, method: str) -> InputReport:
     """On a gradient that cannot be compared."""
-    claimed, note = problem.claims.get(name), None
-    if evidence is not None:
-        method, note = evidence.method, evidence.note
-        if isinstance(claimed, np.ndarray) and claimed.dtype.kind == "f" and claimed.shape != evidence.shape:
-            cause = diagnose_shape(problem.claimed(name), evidence.measured.reshape(evidence.shape))
-            fault = f"{fault}: {cause}" if cause else fault
+    method, note = (method, None) if evidence is None else (evidence.method, evidence.note)
     size, writes = problem.inputs[name].size, problem.writes.get(name)
     diagnosis = fault if writes is None else f"{writes}; besides: {fault}"
     return InputReport(name, method, False, math.inf, size=size, diagnosis=diagnosis, note=note)

@@ -38,7 +38,7 @@ class Planted(NamedTuple):
     wrong_backward: Backward
     inputs: Mapping[str, Array]
     where: str
-    expected: str | None
+    expected: str | None  # what its cause is said to be, in part; None: that it has no simple one
 
 
 def function(forward: Callable[..., Any], inputs: Mapping[str, Array], *gradients: Gradient) -> Function:
@@ -534,11 +534,11 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("w", "accumulated twice", Changed(lambda g: 2 * g), "it is 2 times"),
         ("x", "the sign", Changed(np.negative), "it is -1 times"),
         ("b", "nothing", lambda d, x, w, b: 0 * b, "zero throughout"),
-        ("b", "not summed", lambda d, x, w, b: d, "the sum over the broadcast axis 0 is missing"),
-        ("w", "transposed", lambda d, x, w, b: d.T @ x, "transposed"),
+        ("b", "not summed", lambda d, x, w, b: d, r"has the shape \(5, 3\), the input \(3,\)$"),
+        ("w", "transposed", lambda d, x, w, b: d.T @ x, r"has the shape \(3, 4\), the input \(4, 3\)$"),
         ("w", "weight decay", lambda d, x, w, b: x.T @ d + 0.01 * w, _),
         ("x", "single precision", Changed(rounded), _),
-        ("x", "flattened", lambda d, x, w, b: (d @ w.T).ravel(), "it is right but for the shape"),
+        ("x", "flattened", lambda d, x, w, b: (d @ w.T).ravel(), r"has the shape \(20,\), the input \(5, 4\)$"),
     ],
     "square dense": [
         ("x", "w not transposed", lambda d, x, w: d @ w, NOT_TRANSPOSED),
@@ -552,7 +552,12 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("w", "the derivative twice", lambda d, x, w: x.T @ (d * (1 - np.tanh(x @ w) ** 2) ** 2), r"1 - output\^2"),
         ("w", "tanh twice", lambda d, x, w: x.T @ (d * (1 - np.tanh(np.tanh(x @ w)) ** 2)), _),
         ("x", "no tanh derivative", lambda d, x, w: d @ w.T, r"for 1/\(1 - output\^2\) times .* is missing"),
-        ("w", "a factor for each column", Changed(lambda g: g * [0.5, 1, 1, 2]), "own factor, 0.5 to 2"),
+        (
+            "w",
+            "a factor for each column",
+            Changed(lambda g: g * [0.5, 1, 1, 2]),
+            "wrong only at the indices 0 and 3 of axis 1",
+        ),
         ("w", "one column twice", Changed(lambda g: g * [1, 2, 1, 1]), "only at index 1 of axis 1, .* 2 times"),
     ],
     "sigmoid layer": [
@@ -763,7 +768,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "divided by the batch alone", lambda d, x: d * 2 * (x - TARGET) / 5, "it is 4 times"),
     ],
     "binary cross-entropy": [("p", "as behind a sigmoid", lambda d, p: d * (p - LABELS), r"p \* \(1 - p\)")],
-    "divergence": [("p", "no one", lambda d, p: d * np.log(p / 0.3), "same number")],
+    "divergence": [("p", "no one", lambda d, p: d * np.log(p / 0.3), _)],
     "roll": [
         ("x", "rolled the same way", lambda d, x: np.roll(d, 2, axis=0), "shifted by"),
         ("x", "does not wrap", lambda d, x: np.concatenate([d[2:], 0 * d[:2]]), "around"),
@@ -819,7 +824,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("gamma", "x forgotten", lambda d, x, gamma, beta: d.sum(axis=0), "a factor x is missing$"),
         ("gamma", "one row of the sum", lambda d, x, gamma, beta: (d * x)[1], "index 1 of axis 0"),
         ("x", "clipped", lambda d, x, gamma, beta: np.clip(d * gamma, -0.5, 0.5), _),
-        ("gamma", "a sum of cotangents", lambda d, x, *_: (d * x).sum(axis=0) + d.sum(), "the same number is added"),
+        ("gamma", "a sum of cotangents", lambda d, x, *_: (d * x).sum(axis=0) + d.sum(), _),
         ("beta", "a constant", Changed(lambda g: g + 0.01), _),
     ],
 }

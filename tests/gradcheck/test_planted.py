@@ -1,6 +1,7 @@
 """Bugs planted in gradients: each is found where it is, by either method, and costs little."""
 
 import functools
+import re
 
 import numpy as np
 from helpers import each, some_of
@@ -44,10 +45,15 @@ SOME = some_of(range(len(PLANTED)), 12)
 
 @each("k", *SOME)
 @each("method", WAYS)
-def test_a_bug_is_found_in_its_input_alone(method, k):
+def test_a_bug_is_found_in_its_input_alone_and_no_cause_but_its_own_is_named(method, k):
     bug, (report, _) = PLANTED[k], checked(k, method)
     assert [entry.name for entry in report if not entry.ok] == [bug.where], str(report)
     assert report[bug.where].verdict == "wrong"
+    assert re.search(bug.expected or "^no simple cause", report[bug.where].diagnosis), str(report)
+
+
+def test_of_most_bugs_the_cause_is_named():
+    assert sum(bug.expected is not None for bug in PLANTED) >= 0.7 * len(PLANTED)
 
 
 COSTLY = ("median, x: its neighbour",)  # a function of 28 calls, of which a wrong report takes 6.6 times as many

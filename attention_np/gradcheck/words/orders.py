@@ -57,7 +57,7 @@ def another_order_of_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
 READINGS = ((60, swapped), (61, another_order), (90, another_order_of_the_cotangent))
 
 
-def permuted(axes: Sequence[int]) -> str:
+def _permuted(axes: Sequence[int]) -> str:
     """What has happened to an array whose axes are in the order `axes`."""
     moved = [k for k, axis in enumerate(axes) if axis != k]
     if len(moved) == 2:
@@ -65,7 +65,7 @@ def permuted(axes: Sequence[int]) -> str:
     return f"its axes are permuted, to the order {in_words(axes)}"
 
 
-def permutations_of(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def _permutations_of(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Those of the axes, without those that only move an axis of length 1."""
     for axes in permutations(range(len(shape))) if len(shape) <= 6 else ():
         long = [axis for axis in axes if shape[axis] > 1]
@@ -82,9 +82,9 @@ def _taken(several: Array, order: Array) -> Array:
 def _named(shape: tuple[int, ...]) -> Orders:
     """The orders of an array of `shape` that have a name."""
     places = np.arange(math.prod(shape)).reshape(shape)
-    for axes in permutations_of(shape):
+    for axes in _permutations_of(shape):
         if places.transpose(axes).shape == shape:
-            yield permuted(axes), places.transpose(axes)
+            yield _permuted(axes), places.transpose(axes)
     for axes in subsets(axis for axis, length in enumerate(shape) if length > 1):
         yield f"{axes_in_words(axes)} {'is' if len(axes) == 1 else 'are'} reversed", np.flip(places, axes)
     for axis, length in enumerate(shape):
@@ -108,7 +108,7 @@ def _orders(mistake: Mistake) -> Orders:
         if length % parts == 0
     )
     for shape in (places.shape, *split):
-        for axes in permutations_of(shape):
+        for axes in _permutations_of(shape):
             order = f"its axes are permuted to the order {in_words(axes)} before it is reshaped to {places.shape}"
             what = f"a reshape stands where a transpose belongs, or the other way round: as {shape}, {order}"
             yield what, places.reshape(shape).transpose(axes).reshape(places.shape)
