@@ -89,43 +89,38 @@ def test_all_passes_of_a_layer_are_numerical_derivatives_of_its_forward(layer: A
 
 
 def test_attention_of_many_heads_is_a_chain_of_its_steps() -> None:
-    """With fewer heads of keys, norms of queries and keys, rotary positions, a window and a sink."""
-    shapes = {
-        "w_query": (8, 8),
-        "w_key": (8, 4),
-        "w_value": (8, 4),
-        "w_output": (8, 8),
-        "b_query": (8,),
-        "b_output": (8,),
-    }
-    shapes |= {"query_gain": (2,), "key_gain": (2,), "sink": (4,)}
+    """With fewer heads of keys, norms of queries and keys, rotary positions, a softcap, a window and a sink."""
+    shapes = {"w_query": (8, 8), "w_key": (8, 4), "w_value": (8, 4), "w_output": (8, 8), "b_query": (8,)}
+    shapes |= {"b_output": (8,), "query_gain": (2,), "key_gain": (2,), "sink": (4,)}
     inputs = {"x": normal(0, 2, 5, 8)} | {name: normal(k, *shape) for k, (name, shape) in enumerate(shapes.items())}
+    positions, turns = [4, 5, 6, 7, 9], {"base": 50.0}
 
     def heads(x: Any, count: int) -> Any:
         return x.reshape(*x.shape[:-1], count, -1).swapaxes(-2, -3)
 
     def written_out(x: Any, **w: Any) -> Any:
-        query = chain.apply(rms_norm, heads(x @ w["w_query"] + w["b_query"], 4), w["query_gain"])
-        key = chain.apply(rms_norm, heads(x @ w["w_key"], 2), w["key_gain"])
-        key, value = (y[..., [0, 0, 1, 1], :, :] for y in (chain.apply(rotary, key), heads(x @ w["w_value"], 2)))
-        mask = masks.sliding_window(5, left=2)
-        attended = chain.apply(dot_product, chain.apply(rotary, query), key, value, sink=w["sink"], mask=mask)
+        query = chain.apply(rms_norm, heads(x @ w["w_query"] + w["b_query"], 4), w["query_gain"], epsilon=0.1)
+        key = chain.apply(rms_norm, heads(x @ w["w_key"], 2), w["key_gain"], epsilon=0.1)
+        query, key = (chain.apply(rotary, y, positions, **turns) for y in (query, key))
+        key, value = (y[..., [0, 0, 1, 1], :, :] for y in (key, heads(x @ w["w_value"], 2)))
+        options = {"sink": w["sink"], "softcap": 2.0, "mask": masks.sliding_window(5, left=2)}
+        attended = chain.apply(dot_product, query, key, value, **options)
         return attended.swapaxes(-2, -3).reshape(2, 5, 8) @ w["w_output"] + w["b_output"]
 
     def whole(x: Any, **w: Any) -> Any:
-        options = {"num_heads": 4, "num_kv_heads": 2, "rotary": {}, "window": (2, 0)}
-        return chain.apply(multi_head, x, x, x, multi_head.Parameters(**w), **options)
+        options = {"num_heads": 4, "num_kv_heads": 2, "window": (2, 0), "softcap": 2.0, "qk_norm_epsilon": 0.1}
+        return chain.apply(
+            multi_head, x, x, x, multi_head.Parameters(**w), rotary=turns, positions=positions, **options
+        )
 
-    d_output, tangents = (
-        normal(20, 2, 5, 8),
-        {name: normal(30 + k, *x.shape) for k, (name, x) in enumerate(inputs.items())},
-    )
+    d_output = normal(20, 2, 5, 8)
+    tangents = {name: normal(30 + k, *x.shape) for k, (name, x) in enumerate(inputs.items())}
     of_each = []
     for layer in (written_out, whole):
         output, cache = chain.forward(layer, inputs)
-        moved, curved = chain.double_backward(tangents, d_output, cache)
-        assert_same_bits(moved, chain.jvp(cache, **tangents))
-        of_each.append({"output": output, "moved": moved} | {f"H {name}": x for name, x in curved.items()})
+        tangent, curved = chain.double_backward(tangents, d_output, cache)
+        assert_same_bits(tangent, chain.jvp(cache, **tangents))
+        of_each.append({"output": output, "tangent": tangent} | {f"H {name}": x for name, x in curved.items()})
         of_each[-1] |= chain.backward(d_output, cache)
     for name, expected in of_each[1].items():
         assert_close(of_each[0][name], expected, 1e-13)

@@ -18,7 +18,7 @@ from helpers import (
     random_parameters,
 )
 
-from attention_np import dot_product, gradcheck, masks, multi_head, rms_norm, rotary
+from attention_np import dot_product, gradcheck, masks, multi_head, rotary
 from attention_np.multi_head import Parameters
 
 EYE = np.eye(2)
@@ -329,20 +329,6 @@ def test_options_that_say_nothing_change_no_bit() -> None:
     window, _ = multi_head.forward(x, x, x, parameters, num_heads=2, window=(2, 1))
     by_mask, _ = multi_head.forward(x, x, x, parameters, num_heads=2, mask=masks.sliding_window(5, left=2, right=1))
     assert_same_bits(window, by_mask)
-
-
-def test_a_layer_is_the_ops_it_is_made_of() -> None:
-    x, w = normal(0, 5, 5), a_layer(2, 2)
-    options: dict[str, Any] = {"num_heads": 2, "rotary": {"base": 50.0}, "positions": [4, 5, 6, 7, 9], "softcap": 2.0}
-    output, _ = multi_head.forward(x, x, x, w, is_causal=True, qk_norm_epsilon=0.1, **options)
-    q, k, v = (
-        multi_head.split_heads(x @ getattr(w, f"w_{name}") + getattr(w, f"b_{name}"), 2)
-        for name in ("query", "key", "value")
-    )
-    q, k = (rms_norm.forward(y, gain, epsilon=0.1)[0] for y, gain in ((q, w.query_gain), (k, w.key_gain)))
-    q, k = (rotary.forward(y, [4, 5, 6, 7, 9], base=50.0)[0] for y in (q, k))
-    heads, _ = dot_product.forward(q, k, v, is_causal=True, softcap=2.0, sink=w.sink)
-    assert_close(output, multi_head.combine_heads(heads) @ w.w_output + w.b_output, 1e-14)
 
 
 def test_positions_count_by_their_differences_alone() -> None:
