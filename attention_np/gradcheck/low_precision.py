@@ -158,11 +158,11 @@ def check_low_precision(
                     fault = fault.replace(word, of_output)
                 reports[name] = InputReport(name, "reference", False, math.inf, size=there.size, diagnosis=fault)
         comparable = [name for name in expected if name not in reports]
-        floors, judged = {name: np.zeros(expected[name].shape) for name in comparable}, {}
+        del again  # arrays may be large
+        judged: dict[str, tuple[Details, str | None]] = {}
         for noise in kernel.noises(cotangents[0], {name: answer[name] for name in comparable}, generator):
             for name in comparable:
-                floors[name] = np.fmax(floors[name], noise[name])
-                judged[name] = _judged(kernel, answer[name], expected[name], floors[name], asks.get(name))
+                judged[name] = _judged(kernel, answer[name], expected[name], noise[name], asks.get(name))
             if not any((details.verdict == WRONG).any() for details, _ in judged.values()):
                 break  # floors only rise
         verdicts: dict[str, Verdict] = {}
@@ -308,17 +308,15 @@ class _Kernel:
         return self.named(output) | dict(zip(self.point, gradients, strict=True))
 
     def noises(self, u: Array, here: Mapping[str, Array], rng: np.random.Generator) -> Iterator[dict[str, Array]]:
-        """How far rounding moves each entry of the answers `here`: on lines of points close by, then farther apart.
+        """How far rounding moves each entry of the answers `here`: on lines of points close by, then on others, too.
 
         Closest to the point rounding itself may choose the branch; farther away a branch is no rounding.
         """
         ways = [rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape) for x in (u, *self.point.values())]
-        spacing = self.unit
+        spacing, noises = self.unit, {name: np.zeros(x.shape) for name, x in here.items()}
         while spacing <= max(2.0**-5, self.unit):
             answers = [self._narrow_answer(*self._points(u, ways, spacing, k)) for k in range(POINTS)]
-            noises = {}
             for name, x in here.items():
-                noises[name] = np.zeros(x.shape)
                 if any(answer[name] is None or np.shape(answer[name]) != x.shape for answer in answers):
                     continue
                 largest = max(np.abs(x).max(initial=0), np.abs(u).max(initial=0)) if spacing > self.unit else np.inf
@@ -328,7 +326,9 @@ class _Kernel:
                     curve = _without_a_branch(curve, self.unit * largest)
                     step = np.abs(curve[POINTS // 2] - curve[POINTS // 2 - 1])
                     noise = noise_of(curve) + ROUNDED_ALIKE * step * self.unit / spacing / UNDECIDABLE
-                    noises[name].reshape(-1)[some] = np.where(np.isfinite(noise), noise, 0)
+                    largest_yet = noises[name].reshape(-1)[some]
+                    np.fmax(largest_yet, noise, where=np.isfinite(noise), out=largest_yet)
+            del answers
             yield noises
             spacing *= 4
 
