@@ -13,13 +13,7 @@ import numpy as np
 
 from attention_np.gradcheck.evidence import subject_of
 from attention_np.gradcheck.flow import Options, report_by
-from attention_np.gradcheck.problem.calls import (
-    Backward,
-    Forward,
-    as_executor,
-    as_generator,
-    check_functions,
-)
+from attention_np.gradcheck.problem.calls import Backward, Forward, as_executor, as_generator, check_functions
 from attention_np.gradcheck.problem.problem import Problem, pose
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.checkpoint import Checkpoint, fingerprint

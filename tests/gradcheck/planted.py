@@ -463,9 +463,7 @@ FUNCTIONS = {
         lambda d, x, w: x.T @ (d * (1 - np.tanh(x @ w) ** 2)),
     ),
     "median": function(
-        lambda x: x[x.real.argsort()[3]],
-        arrays(50, x=(7,)),
-        lambda d, x: d * (np.arange(7) == x.argsort()[3]),
+        lambda x: x[x.real.argsort()[3]], arrays(50, x=(7,)), lambda d, x: d * (np.arange(7) == x.argsort()[3])
     ),
     "dropout": entrywise(
         lambda x: np.exp(x * DROPPED / 0.7), lambda x: np.exp(x * DROPPED / 0.7) * DROPPED / 0.7, normal(4, 6, seed=73)
@@ -613,19 +611,12 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("y", "cosine for sine", lambda d, x, y: 2 * d * np.cos(x) * y, _),
     ],
     "causal attention": [
-        (
-            "q",
-            "that of the keys",
-            attend_backward(1, np.tri(6, dtype=bool)),
-            _,
-        ),
+        ("q", "that of the keys", attend_backward(1, np.tri(6, dtype=bool)), _),
         ("q", "the mask forgotten", attend_backward(0), "from index 0 to 4 of axis 0"),  # the last sees all anyway
         ("k", "the mask off by one", attend_backward(1, np.tri(6, k=1, dtype=bool)), _),
         ("v", "the mask forgotten", attend_backward(2), _),
     ],
-    "padded attention": [
-        ("v", "leaks", Changed(lambda g: g + LEAK), "in all 6 such .* is a mask forgotten"),
-    ],
+    "padded attention": [("v", "leaks", Changed(lambda g: g + LEAK), "in all 6 such .* is a mask forgotten")],
     "multi-head attention": [
         ("q", "a reshape for combining", Changed(reshaped), r"as \(2, 5, 3, 4\), its axes are permuted"),
         ("k", "as if there were a single head", attend_backward(1), _),
@@ -662,12 +653,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
     "pooling": [("x", "= for +=", pooling_backward(assign), "the last")],
     "mean pooling": [
         ("x", "no quarter", lambda d, x: d.repeat(2, 0).repeat(2, 1), "it is 4 times"),
-        (
-            "x",
-            "one of four pixels",
-            lambda d, x: np.kron(d, [[1, 0], [0, 0]]) / 4,
-            _,
-        ),
+        ("x", "one of four pixels", lambda d, x: np.kron(d, [[1, 0], [0, 0]]) / 4, _),
         ("x", "tiled for repeated", lambda d, x: np.tile(d, (2, 2)) / 4, "permuted"),
     ],
     "embedding": [
@@ -691,12 +677,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("w", "no tanh derivative", rnn_backward("w", derivative=False), _),
         ("x", "the first step left out", rnn_backward("x", first=1), "index 0 of axis 0, where it is zero"),
         ("w", "the last step alone", rnn_backward("w", used={3}), _),
-        (
-            "u",
-            "half of it carried back",
-            rnn_backward("u", carry=0.5),
-            _,
-        ),
+        ("u", "half of it carried back", rnn_backward("u", carry=0.5), _),
     ],
     "gru": [
         ("x", "the sign of the gate", Changed(np.negative), "it is -1 times"),

@@ -345,8 +345,8 @@ NONE = {"parameters": None}
         ((np.sin,), NONE, TypeError, "^layer must be an object, a module, or a pair of functions"),
         ((np.sin, np.cos), {"parameters": {"w": "dw"}}, ValueError, "functions take theirs as inputs$"),
         ((np.sin, np.cos), NONE, TypeError, r"^forward must return \(output, cache\), not ndarray: .*$"),
-        (Shares(), {}, TypeError, "^layer, of type Shares, cannot be copied, so it would not stay as it is: "),
-    ],
+        (Shares(), {}, TypeError, "^layer, of type Shares, cannot be copied, so it would not stay as it is: ")
+    ]
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_one_sentence(layer, options, error, message):
     with pytest.raises(error, match=message) as raised:

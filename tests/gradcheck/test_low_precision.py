@@ -467,10 +467,7 @@ def test_what_saturated_outputs_lose_is_allowed_in_any_order_in_memory():
     forward, backward, (reference, _), _ = kernels("float16")["tanh"]
     for factor in (1, np.where(x == x[1, 1], 1.1, 1)):
         report = check_low_precision(
-            forward,
-            lambda d, x, w=factor: np.asfortranarray((w * backward(d, x)).astype(x.dtype)),
-            {"x": x},
-            reference,
+            forward, lambda d, x, w=factor: np.asfortranarray((w * backward(d, x)).astype(x.dtype)), {"x": x}, reference
         )
         assert report.ok == (np.ndim(factor) == 0), str(report)
 

@@ -115,12 +115,7 @@ def test_an_op_takes_the_options_of_check(tmp_path):
     assert (tmp_path / "op").exists()
     other = check_op(affine(), arrays(), cotangent_rng=2, method="central")
     assert all(report[name].numerical != other[name].numerical for name in ("x", "jvp"))
-    for name, value in {
-        "rtol": -1.0,
-        "cotangent_rng": -1,
-        "executor": "threads",
-        "vectorized": ["y"],
-    }.items():
+    for name, value in {"rtol": -1.0, "cotangent_rng": -1, "executor": "threads", "vectorized": ["y"]}.items():
         with pytest.raises((TypeError, ValueError), match=f"^{name.removeprefix('cotangent_')} "):
             check_op(affine(), arrays(), **{name: value})
 

@@ -11,15 +11,7 @@ import numpy as np
 from attention_np._lib.arrays import Array
 from attention_np.gradcheck.problem.nests import parts_of
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
-from attention_np.gradcheck.words.reading import (
-    VAGUE,
-    Mistake,
-    Reading,
-    axes_in_words,
-    number,
-    spread,
-    subsets,
-)
+from attention_np.gradcheck.words.reading import VAGUE, Mistake, Reading, axes_in_words, number, spread, subsets
 
 
 def zero(mistake: Mistake) -> Iterator[Reading]:

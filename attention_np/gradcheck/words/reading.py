@@ -217,7 +217,7 @@ class Mistake:
         floor = 4 * np.maximum(self.floor, self.precision * np.abs(claimed[0]))  # it is not measured there
         there = replace(
             self, inputs=inputs, cotangents=cotangents, floor=floor, others={}, ask=ask,
-            claimed=np.array(claimed), right=ask.slopes(cotangents), output=ask.output, at_zero=at_zero,
+            claimed=np.array(claimed), right=ask.slopes(cotangents), output=ask.output, at_zero=at_zero
         )  # fmt: skip
         known = np.isfinite(there.claimed) & np.isfinite(there.right)
         return there if np.isfinite(there.output).all() and known[:, self.looked].all() else None

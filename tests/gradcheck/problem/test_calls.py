@@ -5,12 +5,7 @@ import pytest
 from helpers import each
 
 from attention_np.gradcheck import check, numerical_gradient
-from attention_np.gradcheck.problem.calls import (
-    SAME_CALL,
-    as_inputs,
-    first_call,
-    in_double_precision,
-)
+from attention_np.gradcheck.problem.calls import SAME_CALL, as_inputs, first_call, in_double_precision
 
 from ..programs import sine_in_single, takes_the_memory_for_its_own
 

@@ -17,15 +17,7 @@ from attention_np.gradcheck.slopes.methods import (
 )
 from attention_np.gradcheck.slopes.moves import LONGEST, sizes
 
-from ..subjects import (
-    SMOOTH,
-    UNITS,
-    every_entry,
-    heard,
-    in_units,
-    slopes_of_entries,
-    subject_of,
-)
+from ..subjects import SMOOTH, UNITS, every_entry, heard, in_units, slopes_of_entries, subject_of
 
 EPS = float(np.finfo(np.float64).eps)
 STEPS = [LONGEST * 2.0 ** (-5 * k) for k in range(10)]

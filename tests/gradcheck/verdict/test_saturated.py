@@ -111,11 +111,7 @@ def saturated(activation, norm, by, shape, dtype, seed):
 
 GRID = list(
     itertools.product(
-        ACTIVATIONS,
-        [*NORMS, "projection"],
-        (10, 40, 300, 1000),
-        ((3, 3), (4, 8), (2, 3, 5)),
-        ("float64", "float32"),
+        ACTIVATIONS, [*NORMS, "projection"], (10, 40, 300, 1000), ((3, 3), (4, 8), (2, 3, 5)), ("float64", "float32")
     )
 )
 

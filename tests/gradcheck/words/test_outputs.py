@@ -110,12 +110,7 @@ def back_through_several(d, x):
     return d["sines"] * np.cos(x) + (d["gram"] + d["gram"].T) @ x + 3 * x**2 * d["cubes"]
 
 
-@each(
-    ("times", "expected"),
-    [
-        ({"sines": 0}, "the gradient of output.sines is left out"),
-    ],
-)
+@each(("times", "expected"), [({"sines": 0}, "the gradient of output.sines is left out")])
 def test_of_several_outputs_the_one_is_named_whose_gradient_is_wrong(times, expected):
     found = said(
         several, lambda d, x: back_through_several({k: times.get(k, 1) * u for k, u in d.items()}, x), {"x": X[:3]}

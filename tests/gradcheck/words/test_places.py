@@ -49,10 +49,7 @@ def test_of_places_it_is_said(shape, where, change, sentence):
 
 
 X = 1.5 * normal(4, 6, seed=2)
-SIDES = [
-    (lambda x: x < 0, "x is negative"),
-    (lambda x: x > 0, "x is positive"),
-]
+SIDES = [(lambda x: x < 0, "x is negative"), (lambda x: x > 0, "x is positive")]
 
 
 @each(("side", "text"), SIDES)

@@ -90,7 +90,7 @@ def test_a_wrong_formula_has_no_simple_cause(forward, backward, x, options):
 def test_a_gradient_of_which_a_sample_is_zero_is_not_called_zero_throughout():
     found = said(
         lambda x: x.max(-1), lambda d, x: d[:, None] * (x == x.min(-1, keepdims=True)), {"x": normal(4, 3, seed=1)},
-        method="central", max_entries=3, rng=4,
+        method="central", max_entries=3, rng=4
     )  # fmt: skip
     assert found != "it is zero throughout"
 
