@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from textwrap import fill
+from textwrap import fill, indent
 
-from attention_np._lib.text import legible
+from attention_np._lib.text import legible, table
 from attention_np.gradcheck.report.findings import SHOWN, Entry, InputReport
 from attention_np.gradcheck.verdict.judging import Escape
 
@@ -17,7 +17,7 @@ MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?"}  # of the verdicts, 
 
 def describe(inputs: Sequence[InputReport]) -> str:
     """The table with a line an input, and below it what else there is to say of each."""
-    lines = _table([COLUMNS, *map(_cells, inputs)])
+    lines = [table([COLUMNS, *map(_cells, inputs)], left=len(COLUMNS))]
     common: dict[str, list[str]] = {}  # remarks, and whom they are made of
     for entry in inputs:
         for remark in _remarks(entry):
@@ -30,7 +30,7 @@ def describe(inputs: Sequence[InputReport]) -> str:
             lines.append(f"{entry.name}: {wrong}{', the worst first:' if len(worst) > 1 else ''}")
         if len(worst) > 1:  # else the line of the input shows it already
             columns = ("index", "analytic", "numerical", "relative error", "floor")
-            lines += [f"    {line}" for line in _table([columns, *map(_worst_cells, worst)])]
+            lines.append(indent(table([columns, *map(_worst_cells, worst)], left=len(columns)), "    "))
         said = [remark for remark in _remarks(entry) if common[remark][0] == entry.name]  # once in a report
         lines += [_wrapped(f"{', '.join(common[remark])}: {remark}") for remark in said]
     return legible("\n".join(lines))
@@ -110,11 +110,6 @@ def _sampled(escape: Escape) -> str:
         f"{escape.probability(error):.3g}, an error in a single entry that is smaller than the noise along "
         f"a direction with {escape.probability(0):.3g}"
     )
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _wrapped(line: str) -> str:
