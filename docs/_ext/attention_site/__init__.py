@@ -64,6 +64,7 @@ class _Build:
         translations.link_translation(app, doctree, page)
         if page.endswith(".zh"):
             typography.join_lines(doctree)
+            typography.tell_asides(doctree)
         typography.keep_punctuation(doctree)
         typography.leave_plain(doctree)
         reference.number_citations(doctree)

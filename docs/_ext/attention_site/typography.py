@@ -6,7 +6,7 @@ import re
 
 from docutils import nodes
 
-__all__ = ["join_lines", "keep_punctuation", "leave_plain"]
+__all__ = ["join_lines", "keep_punctuation", "leave_plain", "tell_asides"]
 
 HAN, WIDE = r"\u4e00-\u9fff", r"\u3000-\u303f\uff00-\uffef\u201c\u201d"  # Chinese characters and punctuation
 PUNCTUATION = re.compile(rf"[^\w\s][^\s{HAN}]*")
@@ -20,6 +20,13 @@ def join_lines(doctree: nodes.document) -> None:
         before, behind = (part.astext() for part in (end.parent[place - 1], end.parent[place + 1]))
         if BETWEEN.search(f"{before[-1:]}\n{behind[:1]}"):
             end.parent.remove(end)
+
+
+def tell_asides(doctree: nodes.document) -> None:
+    """Tell paragraphs that are emphasised whole from words that are: Chinese characters are not slanted for either."""
+    for emphasis in doctree.findall(nodes.emphasis):
+        if len(emphasis.parent) == 1:
+            emphasis["classes"].append("aside")
 
 
 def keep_punctuation(doctree: nodes.document) -> None:
