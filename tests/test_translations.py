@@ -31,6 +31,7 @@ def test_a_translation_has_every_equation_program_and_figure_of_its_page(file: P
     assert not numbers or [int(number) for number in numbers] == list(range(1, len(blocks(page)) + 1))
     assert FIGURE.findall(text) == FIGURE.findall(page)
     assert "$$" not in text  # equations have one source
+    assert not re.search(r'[\u3001-\u303f\uff00-\uffef]"', text)  # the site would set it as one that closes
 
 
 @with_readme
