@@ -72,8 +72,8 @@ class Score:
         return "\n".join([*lines, self.line()])
 
 
-def forked(check: PageCheck) -> PageCheck:
-    """A copy that can go on from here by itself; what is evaluated already is shared."""
+def forked(check: PageCheck, sizes: int | None = None) -> PageCheck:
+    """A copy that can go on from here by itself, in draws of some `sizes` or all; what is evaluated is shared."""
     other = copy.copy(check)
     other.drawing = replace(check.drawing, account=copy.copy(check.account))
     copies: dict[int, Scope] = {}
@@ -82,7 +82,7 @@ def forked(check: PageCheck) -> PageCheck:
         if id(scope) not in copies:
             copied = replace(scope, names=scope.names.copy(), definitions=scope.definitions.copy())
             copied.environments, copied.more = (
-                [_branched(each, copied, other) for each in group] for group in (scope.environments, scope.more)
+                [_branched(each, copied, other) for each in group[:sizes]] for group in (scope.environments, scope.more)
             )
             copies[id(scope)] = copied
         return copies[id(scope)]
@@ -157,7 +157,8 @@ class Mutator:
         mutant = replace(self.page.equations[position], text=text)
         check = self.places[position]
         if self.defining[position] or self._defines(check, mutant):
-            return self._replay(forked(check), position, mutant)
+            # What fails in some draws fails.
+            return any(self._replay(forked(check, sizes), position, mutant) for sizes in (1, None))
         record = check.equation(mutant)
         return record.verdict == "fails" or self._idles(position, record)
 
