@@ -18,7 +18,7 @@ from attention_np.known_answers.capabilities import capable
 from attention_np.known_answers.formats import OF_CASES, dtype_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KnownAnswer:
     """A case in one dtype.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -52,21 +53,22 @@ def verdict_of(returned: Returned, wrong: Iterable[tuple[str, str]], function: F
     smallest_first = sorted(returned, key=lambda pair: (pair[0].name not in failing, _size(pair[0])))
     (first, _), op = smallest_first[0], returned[0][0].op
     asked = _asked(function, returned) if function is not None and op in ATTENDING else None
+    singles = [_once(cause) for cause in single_conventions()] if op in ATTENDING else []
     candidates = chain(
         [asked.cause] if asked else (),
         [zero()],
-        single_conventions() if op in ATTENDING else (),
+        singles,
         slips() if op in WITH_SCORES else (),
         factors(),
         roundings() if op in WITH_SCORES else (),
     )
-    causes = list(candidates)
+    causes = [_once(cause) for cause in candidates]
     for cause in causes:
         if _explains(cause, smallest_first, arrays, failing):
             said = _sentence(cause, first, arrays, len(failing), _in_order(returned))
-            return f"{said} {asked.whose}" if asked and cause is asked.cause else said
+            return f"{said} {asked.whose}" if asked and cause is causes[0] else said
     if op in ATTENDING:
-        for cause in _pairs(smallest_first, failing, arrays):
+        for cause in _pairs(singles, smallest_first, failing, arrays):
             if _explains(cause, smallest_first, arrays, failing):
                 return _sentence(cause, first, arrays, len(failing), _in_order(returned))
     if len(arrays) > 1:  # each may have a cause of its own
@@ -76,15 +78,20 @@ def verdict_of(returned: Returned, wrong: Iterable[tuple[str, str]], function: F
     return None
 
 
-def _pairs(smallest_first: Returned, failing: Iterable[str], arrays: Sequence[str]) -> Iterator[Cause]:
+def _once(cause: Cause) -> Cause:
+    """The cause, whose prediction for a case is worked out once: array after array is held against it."""
+    return cause._replace(predict=lru_cache(None)(cause.predict))
+
+
+def _pairs(singles: Iterable[Cause], first: Returned, failing: Iterable[str], arrays: Sequence[str]) -> Iterator[Cause]:
     """Two conventions at once, of which one alone explains a case that fails."""
     known = {*failing}
-    wrong = [(case, found) for case, found in smallest_first if case.name in known]
+    wrong = [(case, found) for case, found in first if case.name in known]
     readings = [(axis, value) for axis in ASKED_OF_CASES for value in ALTERNATIVES[axis][1:]]
-    for axis, value in readings:
+    for (axis, value), single in zip(readings, singles, strict=True):
         one, option = {axis: value}, {x: name for name, x in OF_OPTION.items()}.get(axis)
         with_it = [x for x in wrong if option is None or option in {*x[0].inputs, *x[0].options}]
-        if any(_explains(conventions_read(one), [pair], arrays, known) for pair in with_it[:SOME]):
+        if any(_explains(single, [pair], arrays, known) for pair in with_it[:SOME]):
             yield from (conventions_read(one | {other: value}) for other, value in readings if other != axis)
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from attention_np._lib.pages import PAGES
 from attention_np.derivation import PageCheck, read_page
@@ -79,14 +78,8 @@ def test_every_name_of_a_page_is_a_name_in_python(key: str) -> None:
     assert spelled(key).isidentifier()
 
 
-@each("path", QUICK)
+@each("path", QUICK, long=[path for path in ALL if path not in QUICK])
 def test_the_lines_of_a_page_have_its_numbers(path: Path) -> None:
-    assert unsaid_or_wrong(path) == []
-
-
-@pytest.mark.long
-@each("path", ALL)
-def test_the_lines_of_all_pages_have_their_numbers(path: Path) -> None:
     assert [(tag, what) for tag, what in unsaid_or_wrong(path) if what != "unsaid" or tag not in UNSAID] == []
 
 

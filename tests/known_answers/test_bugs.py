@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, each
+from helpers import Array, Patch, each
 
 import attention_np
 from attention_np import dot_product, known_answers
@@ -16,6 +16,12 @@ from attention_np.known_answers.examples import all_examples
 from .sets import Sets, standard
 
 long = pytest.mark.long
+
+
+@pytest.fixture(autouse=True)
+def no_verdict(monkeypatch: Patch) -> None:
+    """Causes are not looked for, which takes longer than all comparisons: that is for test_verdict."""
+    monkeypatch.setattr("attention_np.known_answers.verdict.verdict_of", lambda *_: None)
 
 
 PLANTED: dict[str, tuple[dict[str, Any], set[str]]] = {

@@ -107,6 +107,8 @@ def test_a_bug_or_a_convention_is_named_over_all_cases(answers: Sets, function: 
     [
         planted(epsilon=1e-5),
         returned(lambda name, x: x + x.dtype.type(1e-4) if name == "d_query" else x),
+    ],
+    long=[
         returned(lambda name, x: np.where(np.arange(x.size).reshape(x.shape) == 1, 0, x) if name == "output" else x),
         returned(lambda name, x: x * x.dtype.type(1.001)),
     ],

@@ -38,14 +38,6 @@ def test_the_entries_that_are_asked_for_are_measured_in_their_order(method, elem
         assert [part[k] for part in found] == [part[0] for part in one]
 
 
-def not_analytic(x):
-    return np.abs(x) * x
-
-
-def not_analytic_backward(d_output, x):
-    return 2 * d_output * np.abs(x)
-
-
 def equal_to_the_bit(report, other):
     for entry, another in zip(report, other, strict=True):
         for array, same in zip(entry.details, another.details, strict=True):
