@@ -166,6 +166,7 @@
   function result(entry, wanted) {
     const item = document.createElement("li"), link = document.createElement("a");
     item.className = entry.kind;
+    item.lang = CHINESE.test(entry.to) ? "zh-Hans" : "en"; // which glyphs characters have
     link.href = entry.to;
     link.textContent = entry.heading;
     item.append(link);
@@ -195,6 +196,11 @@
     : `Nothing was found for “${query}”.`;
   const foundInChinese = places > MOST ? `最符合“${query}”的 ${MOST} 处` : `“${query}”：${places} 处`;
   const inChinese = places ? foundInChinese : `没有找到“${query}”。`;
-  document.querySelector("#search-summary").textContent = /\p{Script=Han}/u.test(query) ? inChinese : inEnglish;
+  const asksInChinese = /\p{Script=Han}/u.test(query);
+  document.querySelector("#search-summary").textContent = asksInChinese ? inChinese : inEnglish;
+  if (asksInChinese) {
+    document.documentElement.lang = "zh-Hans";
+    for (const said of document.querySelectorAll(".search h1, .search button")) said.textContent = "搜索";
+  }
   list.append(...found.entries.slice(0, MOST).map((entry) => result(entry, found.wanted)));
 })();
