@@ -290,21 +290,28 @@ def of_folder(folder: str, tiny: Tiny) -> dict[str, dict[str, Any]]:
     warnings.simplefilter("ignore")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     import torch
-    import transformers
 
     torch.set_num_threads(1)
-    root = Path(transformers.__file__).parent / "models" / folder
     outcome: dict[str, dict[str, Any]] = {}
-    for file in sorted(root.glob("modeling_*.py")):
-        try:
-            module = importlib.import_module(f"transformers.models.{folder}.{file.stem}")
-        except Exception as error:  # what a model needs beside torch
-            outcome[file.stem] = {"state": "unmade", "why": f"{type(error).__name__}: {error}"[:200]}
+    for name, module in modules_of(folder):
+        if isinstance(module, Exception):
+            outcome[name] = {"state": "unmade", "why": f"{type(module).__name__}: {module}"[:200]}
             continue
         for name, kind in list(vars(module).items()):
             if is_attention(kind, module.__name__):
                 outcome[name] = of_class(kind, module, tiny)
     return outcome
+
+
+def modules_of(folder: str) -> Iterator[tuple[str, Any]]:
+    """The files of a folder that define models, each as a module; or why not: what it needs beside torch."""
+    import transformers
+
+    for file in sorted((Path(transformers.__file__).parent / "models" / folder).glob("modeling_*.py")):
+        try:
+            yield file.stem, importlib.import_module(f"transformers.models.{folder}.{file.stem}")
+        except Exception as error:
+            yield file.stem, error
 
 
 def is_attention(kind: Any, home: str) -> bool:
@@ -343,6 +350,11 @@ def of_class(kind: Any, module: Any, tiny: Tiny) -> dict[str, Any]:
                 if not report.ok:
                     bad = {key: x for key, x in report.errors.items() if x > report.tolerance}
                     return about | {"state": "wrong", "why": str(bad)[:300]}
+            if other := dtypes(layer, calls[0]) - {"float32"}:
+                return about | {
+                    "state": "wrong",
+                    "why": f"of a layer in float32 some numbers are in {', '.join(other)}",
+                }
             of_default = partial(constructor, tiny=tiny, optional=False)
             return about | {"state": "whole"} | facts(made, layer, calls[0], of_default)
     except atlas.UnknownLayer as error:
@@ -355,6 +367,14 @@ def of_class(kind: Any, module: Any, tiny: Tiny) -> dict[str, Any]:
         state = "crashed" if "attention_np" in last.filename or "/atlas" in last.filename else "unmade"
         return about | {"state": state, "why": f"{type(error).__name__}: {error} ({where})"[:300]}
     return about | {"state": "unmade", "why": "; ".join(failures)[:300]}
+
+
+def dtypes(layer: Any, given: dict[str, Any]) -> set[str]:
+    """Those of the output and the gradients of a layer."""
+    from attention_np.atlas._layer import plain
+
+    output, cache = layer.forward(**plain(given))
+    return {output.dtype.name, *(x.dtype.name for x in layer.backward(output, cache).values() if x is not None)}
 
 
 def called(kind: Any, module: Any, tiny: Tiny, failures: list[str]) -> Iterator[tuple[Any, list[dict[str, Any]]]]:

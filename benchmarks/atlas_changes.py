@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib
 import inspect
 import re
 import sys
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.atlas import Tiny, arguments, build, called, configurations, is_attention, model_folders
+from benchmarks.atlas import Tiny, arguments, build, called, configurations, is_attention, model_folders, modules_of
 
 PATTERNS = ("silu", "gelu", "relu", "gelu_new", "sigmoid")  # of activations
 NOT_CHANGED = {"training", "dtype", "torch_dtype"}  # of which the module is told otherwise
@@ -67,18 +66,15 @@ def known_classes(folder: str) -> dict[str, str]:
     from attention_np.atlas._door import tables
     from attention_np.atlas._source import source_of
 
-    try:
-        module = home_of(folder)
-    except Exception:  # what it needs beside torch is not there
-        return {}
-    kinds = {name: kind for name, kind in vars(module).items() if is_attention(kind, module.__name__)}
+    kinds = {
+        name: kind
+        for _, module in modules_of(folder)
+        if not isinstance(module, Exception)
+        for name, kind in vars(module).items()
+        if is_attention(kind, module.__name__)
+    }
     digests = {name: source_of(kind.forward, kind).digest for name, kind in kinds.items()}
     return {name: digest for name, digest in digests.items() if digest in tables().readings}
-
-
-def home_of(folder: str) -> Any:
-    """The module of a folder that defines its models."""
-    return importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
 
 
 def of_class(place: tuple[str, str], tiny: Tiny) -> dict[str, tuple[str, str]]:
@@ -87,7 +83,7 @@ def of_class(place: tuple[str, str], tiny: Tiny) -> dict[str, tuple[str, str]]:
     import torch
 
     torch.set_num_threads(1)
-    module = home_of(place[0])
+    module = next(x for _, x in modules_of(place[0]) if hasattr(x, place[1]))
     kind = getattr(module, place[1])
     outcome: dict[str, tuple[str, str]] = {}
     made, calls = next(called(kind, module, tiny, []), (None, []))

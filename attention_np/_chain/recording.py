@@ -208,10 +208,11 @@ class Tape:
     def __init__(self) -> None:
         self.values: list[Array] = []
         self.steps: list[Step] = []
+        self.dtype: np.dtype[Any] | None = None  # that steps are rounded to, where constants are of others
 
     def variable(self, value: Array) -> Variable:
         """A new one."""
-        self.values.append(value)
+        self.values.append(value if self.dtype is None else value.astype(self.dtype, copy=False))
         return Variable(self, len(self.values) - 1)
 
     def record(self, op: Any, args: Any, kwargs: Any, outputs: Sequence[str]) -> tuple[Variable, ...]:

@@ -83,6 +83,8 @@ class Layer:
         rest = {name: x for name, x in arguments.items() if name not in states}
 
         def layer(**variables: Any) -> Any:
+            for x in variables.values():  # constants of a reading are in float64, which the layer need not be
+                x.tape.dtype = np.result_type(*x.tape.values)
             given = Arguments({**rest, **{name: variables.pop(name) for name in states}})
             output = self._about.compute(Mirror(self._about, variables), given)
             if further - given._read:

@@ -74,6 +74,12 @@ def test_a_report_shows_a_module_that_differs_from_what_it_was_patched_from() ->
     assert "differs" in str(report)
 
 
+@pytest.mark.parametrize("folder", ["cvt", "qwen4_exp", "llama"])
+def test_what_a_layer_computes_is_in_the_dtype_of_its_module(folder: str) -> None:
+    outcome = runner.of_folder(folder, runner.Tiny())  # which runs each layer in float32
+    assert {x["state"] for x in outcome.values()} == {"whole"}, outcome
+
+
 def test_a_layer_takes_arguments_by_position_and_arrays() -> None:
     module = llama().double()
     given = {key: x.double() if torch.is_tensor(x) else tuple(y.double() for y in x) for key, x in arguments().items()}

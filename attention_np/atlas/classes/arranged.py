@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from attention_np import biases, chain
+from attention_np.atlas import recipes
 from attention_np.atlas._interface import eager
 from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import About, Mirror, UnknownLayer
 from attention_np.atlas._parts import affine, rotation
-from attention_np.atlas.classes.dense import BERT, OUT, SIZE, Dense, given
+from attention_np.atlas.classes.dense import BERT, OUT, SIZE, Dense, given, weights
 from attention_np.atlas.classes.pictures import resampled
 from attention_np.atlas.classes.tables import T5, of_distance
-from attention_np.atlas.recipes._steps import attention, in_heads, joined
+from attention_np.atlas.recipes._steps import in_heads
 
 
 class Arranged(Dense):
@@ -202,41 +203,38 @@ def of_places(m: Mirror, a: Arguments) -> Any:
 
 
 def conditional(m: Mirror, a: Arguments) -> Any:
-    """Conditional DETR (Meng et al., 2021): across, each head has features of content, and as many of places."""
-    cross, d = m.has("q_pos_sine_proj"), m.head_dim
-    memory = a.encoder_hidden_states if cross else a.hidden_states
-    query, key = m.q_content_proj(a.hidden_states), m.k_content_proj(memory)  # (b, n, h * d), (b, m, h * d)
-    of_keys = m.k_pos_proj(np.asarray(a.encoder_position_embeddings if cross else a.query_position_embeddings))
-    if a.query_position_embeddings is not None:
-        query, key = query + m.q_pos_proj(np.asarray(a.query_position_embeddings)), key + of_keys
-    query, key = in_heads(query, d), in_heads(key, d)
+    """Conditional DETR, of one sequence or across two."""
+    cross, made = m.has("q_pos_sine_proj"), weights(m, "q_content_proj", "k_content_proj", "v_proj", "o_proj")
+    places = {"query_places": a.query_position_embeddings, "key_places": a.query_position_embeddings}
     if cross:
-        of_queries = m.q_pos_sine_proj(np.asarray(a.query_sine_embed))
-        query = chain.concatenate([query, in_heads(of_queries, d)])  # (b, h, n, 2 d)
-        key = chain.concatenate([key, in_heads(of_keys, d)])
-    shape = (query.shape[-2], key.shape[-2])
-    options = m.function("interface")(m, a.attention_mask, scaling=m.scaling, shape=shape)
-    options.pop("groups", None)
-    return m.o_proj(joined(attention(query, key, in_heads(m.v_proj(memory), d), **options)))  # (dot-product.5)
+        places |= {"key_places": a.encoder_position_embeddings, "places": a.query_sine_embed}
+    for name, part in (("query_places", "q_pos_proj"), ("key_places", "k_pos_proj"), ("places", "q_pos_sine_proj")):
+        if places.get(name) is not None:
+            made[f"w_{name}"], made[f"b_{name}"] = affine(getattr(m, part))
+            made[name] = np.asarray(places[name])
+    memory = a.encoder_hidden_states if cross else a.hidden_states
+    shape = (a.hidden_states.shape[-2], memory.shape[-2])
+    made |= m.function("interface")(m, a.attention_mask, scaling=m.scaling, shape=shape)
+    made.pop("groups", None)
+    return recipes.with_places(a.hidden_states, memory=memory, d=m.head_dim, **made)
 
 
-def perceiver(m: Mirror, a: Arguments) -> Any:
-    """EdgeTAM: keys and values with positions; heads and queries change places before the last projection."""
-    query, key, value = m.q_proj(a.query), m.k_proj(a.key), m.v_proj(a.value)
+def edgetam(m: Mirror, a: Arguments) -> Any:
+    """EdgeTAM's resampler of memories."""
+    made = weights(m, "q_proj", "k_proj", "v_proj", "o_proj")
     if a.positional_encoding is not None:
-        positions = np.asarray(a.positional_encoding).reshape(key.shape)
-        key, value = key + positions, value + positions
-    query, key, value = (in_heads(x, m.head_dim) for x in (query, key, value))
-    shape = (query.shape[-2], key.shape[-2])
-    options = m.function("interface")(m, None, scaling=m.scaling, shape=shape, is_causal=m.is_causal)
-    options.pop("groups", None)
-    output = attention(query, key, value, **options)  # (b, h, n, d) (dot-product.5)
-    return m.o_proj(output.reshape(*a.query.shape[:2], m.inner_dim))
+        made["positions"] = np.asarray(a.positional_encoding).reshape(*a.key.shape[:-1], -1)
+    shape = (a.query.shape[-2], a.key.shape[-2])
+    made |= m.function("interface")(m, None, scaling=m.scaling, shape=shape, is_causal=m.is_causal)
+    made.pop("groups", None)
+    return recipes.crossed_heads(a.query, a.key, a.value, **made, d=m.head_dim)
 
 
+conditional.recipe = recipes.with_places  # type: ignore[attr-defined]
+edgetam.recipe = recipes.crossed_heads  # type: ignore[attr-defined]
 READINGS = {
     "0b114360a8 669427d3b5": conditional,
-    "aab70daa2a": perceiver,
+    "aab70daa2a": edgetam,
     "e42d394693": Dense(  # DAB-DETR: projected before
         "- - - output_proj",
         memory="key_states",

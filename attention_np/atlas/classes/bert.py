@@ -23,8 +23,8 @@ READINGS = {
     "b7ef8d2265": Dense(BERT, memory="encoder_hidden_states", **SIZE),
     "331b94fb41 b748c69ba0": Dense(BERT, **SIZE),
     "ea3c043364": Dense(BERT, memory="encoder_hidden_states", cross_mask="encoder_attention_mask", **SIZE),  # Q-Former
-    "7b750488d9": Dense(BERT, inline=True, scale=None, **SIZE),  # FLAVA
-    "d8897a6312": Dense(  # BigBird, whole
+    "7b750488d9 69a9f1742f": Dense(BERT, inline=True, scale=None, **SIZE),  # FLAVA, ViLT
+    "d8897a6312 0b544f0bef": Dense(  # BigBird, whole, and the text of BLIP
         BERT, memory="encoder_hidden_states", cross_mask="encoder_attention_mask", inline=True, scale=None, **SIZE
     ),
     "b619c16d13": Dense(OUT, turn=None, heads="num_heads", mask=None, packed="cu_seqlens"),

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import chain, softmax
+from attention_np import chain
 from attention_np.atlas import recipes
 from attention_np.atlas._layer import Arguments
 from attention_np.atlas._mirror import Mirror, UnknownLayer
 from attention_np.atlas._parts import affine
 from attention_np.atlas.classes.arranged import Arranged
+from attention_np.atlas.classes.compressed import check_choice, plain
 from attention_np.atlas.classes.dense import BERT, Dense, options_of, thirds, weights
 from attention_np.atlas.recipes.reductions import windows
 
@@ -220,21 +221,15 @@ def convolved(m: Mirror, a: Arguments) -> Any:
 
 
 def assigned(m: Mirror, a: Arguments) -> Any:
-    """GroupViT (Xu et al., 2022): each token of `key` belongs to one query; gradients are as if it were shared."""
-    scores = m.q_proj(a.query) @ m.k_proj(a.key).swapaxes(-1, -2) * m.scale  # (b, n, m)
-    shared = chain.apply(softmax, scores, axis=-2)  # (softmax.1)
-    numbers = getattr(shared, "value", shared)
-    ends = np.sort(numbers, axis=-2)[..., -2:, :]
-    if ends.shape[-2] == 2 and (ends[..., 0, :] == ends[..., 1, :]).any():
-        raise UnknownLayer(f"{m._about} has a token that two queries have the same score for")
-    chosen = np.arange(numbers.shape[-2])[:, None] == numbers.argmax(axis=-2)[..., None, :]
-    weights = shared + (chosen.astype(numbers.dtype) - numbers)
-    weights = weights / (weights.sum(axis=-1, keepdims=True) + m.assign_eps)
-    return m.proj(weights @ m.v_proj(a.key))
+    """GroupViT; a token that two queries have the same score for is refused."""
+    scores = plain(m.q_proj(a.query)) @ plain(m.k_proj(a.key)).swapaxes(-1, -2)  # (b, n, m)
+    check_choice(m, scores.swapaxes(-1, -2), 1)
+    made = weights(m, "q_proj", "k_proj", "v_proj", "proj")
+    return recipes.assigned(a.query, a.key, **made, hard=True, scale=m.scale, epsilon=m.assign_eps)
 
 
 for reading in (
-    *(hiera, sam2, of_pixels, of_channels, separable, efficient_additive, learned_tokens, levit, convolved),
+    *(hiera, sam2, of_pixels, of_channels, separable, efficient_additive, learned_tokens, levit, convolved, assigned),
 ):
     name = {hiera: "pooled_queries", sam2: "pooled_queries", levit: "of_distances"}.get(reading, reading.__name__)
     reading.recipe = getattr(recipes, name)  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from attention_np.atlas.recipes.dense import (
     post_norm,
 )
 from attention_np.atlas.recipes.encoders import (
+    crossed_heads,
     entity_aware,
     gated_distances,
     gated_features,
@@ -23,10 +24,12 @@ from attention_np.atlas.recipes.encoders import (
     with_boxes,
     with_layout,
     with_memory,
+    with_places,
 )
 from attention_np.atlas.recipes.pictures import cosine_windowed, decomposed_places
 from attention_np.atlas.recipes.points import sampled
 from attention_np.atlas.recipes.reductions import (
+    assigned,
     convolved,
     efficient_additive,
     learned_tokens,
@@ -42,9 +45,11 @@ from attention_np.atlas.recipes.states import gated_delta, kimi_delta, lightning
 
 __all__ = [
     "RECIPES",
+    "assigned",
     "compressed_convolutional",
     "convolved",
     "cosine_windowed",
+    "crossed_heads",
     "decomposed_places",
     "differential",
     "disentangled",
@@ -77,4 +82,5 @@ __all__ = [
     "with_boxes",
     "with_layout",
     "with_memory",
+    "with_places",
 ]

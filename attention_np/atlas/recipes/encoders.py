@@ -38,6 +38,43 @@ def with_layout(
     return multi_head(x, d=d, bias=places if bias is None else [places, bias], **options)
 
 
+@recipe(
+    x=(2, 3, 6), memory=(2, 5, 6), query_places=(2, 3, 6), key_places=(2, 5, 6), places=(2, 3, 6),
+    w_query_places=(6, 8), w_key_places=(6, 8), w_places=(6, 8), w_output=(8, 6), **QKV,
+)  # fmt: skip
+def with_places(
+    x: Any, w_query: Any, w_key: Any, w_value: Any, w_output: Any, memory: Any = None, query_places: Any = None,
+    key_places: Any = None, places: Any = None, w_query_places: Any = None, w_key_places: Any = None,
+    w_places: Any = None, b_query: Any = None, b_key: Any = None, b_value: Any = None, b_output: Any = None,
+    b_query_places: Any = None, b_key_places: Any = None, b_places: Any = None, *, d: int = 4, **options: Any,
+) -> Any:  # fmt: skip
+    """Heads have features of content, and behind these as many of places (Conditional DETR: Meng et al., 2021)."""
+    memory = x if memory is None else memory
+    query, key = linear(x, w_query, b_query), linear(memory, w_key, b_key)  # (b, n, h * d), (b, m, h * d)
+    if query_places is not None:
+        query = query + linear(query_places, w_query_places, b_query_places)
+        key = key + linear(key_places, w_key_places, b_key_places)
+    query, key, value = (in_heads(y, d) for y in (query, key, linear(memory, w_value, b_value)))
+    if places is not None:
+        query = chain.concatenate([query, in_heads(linear(places, w_places, b_places), d)])  # (b, h, n, 2 d)
+        key = chain.concatenate([key, in_heads(linear(key_places, w_key_places, b_key_places), d)])
+    return linear(joined(attention(query, key, value, **options)), w_output, b_output)  # (dot-product.5)
+
+
+@recipe(x=(2, 3, 6), memory=(2, 5, 6), x_value=(2, 5, 6), positions=(2, 5, 8), w_output=(8, 6), **QKV)
+def crossed_heads(
+    x: Any, memory: Any, x_value: Any, w_query: Any, w_key: Any, w_value: Any, w_output: Any, positions: Any = None,
+    b_query: Any = None, b_key: Any = None, b_value: Any = None, b_output: Any = None, *, d: int = 4, **options: Any,
+) -> Any:  # fmt: skip
+    """Keys and values have positions; heads and queries change places on the way out (EdgeTAM: Zhou et al., 2025)."""
+    key, value = linear(memory, w_key, b_key), linear(x_value, w_value, b_value)
+    if positions is not None:
+        key, value = key + positions, value + positions
+    query, key, value = (in_heads(y, d) for y in (linear(x, w_query, b_query), key, value))
+    output = attention(query, key, value, **options)  # (b, h, n, d) (dot-product.5)
+    return linear(output.reshape(*x.shape[:-1], -1), w_output, b_output)
+
+
 @recipe(x=(2, 3, 6), boxes=(2, 1, 3, 3, 4), **QKV)
 def with_boxes(
     x: Any, boxes: Any, w_query: Any, b_query: Any = None, *, d: int = 4, bias: Any = None, **options: Any
@@ -63,7 +100,7 @@ def entity_aware(
     return joined(attention(chain.concatenate(query), key, value, scale=d**-0.5, bias=bias))  # (dot-product.5)
 
 
-@recipe(x=(2, 5, 6), distances=(2, 5, 5), w_gates=(4, 8), factor=(2, 1, 1), b_gates=(8,), **QKV)
+@recipe(x=(2, 5, 6), distances=(2, 5, 5), w_gates=(3, 8), factor=(2, 1, 1), b_gates=(8,), **QKV)
 def gated_distances(
     x: Any, distances: Any, w_gates: Any, factor: Any, b_gates: Any = None, *, d: int = 4, mask: Any = None,
     **options: Any,

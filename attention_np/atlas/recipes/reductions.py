@@ -153,6 +153,25 @@ def convolved(
     return multi_head(query, memory=key, x_value=value, **options)  # (b, n, h * d) (dot-product.5)
 
 
+@recipe(x=(2, 2, 6), memory=(2, 5, 6), w_query=(6, 6), w_key=(6, 6), w_value=(6, 6), w_output=(6, 6), b_query=(6,))
+def assigned(
+    x: Any, memory: Any, w_query: Any, w_key: Any, w_value: Any, w_output: Any, b_query: Any = None, b_key: Any = None,
+    b_value: Any = None, b_output: Any = None, *, hard: bool = False, scale: float = 1.0, epsilon: float = 1.0,
+) -> Any:  # fmt: skip
+    """Queries share each token of `memory` among them (GroupViT: Xu et al., 2022).
+
+    Where it is `hard`, the likeliest query has all of it, and gradients are as if it were shared.
+    """
+    scores = linear(x, w_query, b_query) @ linear(memory, w_key, b_key).swapaxes(-1, -2) * scale  # (b, n, m)
+    weights = chain.apply(softmax, scores, axis=-2)  # (softmax.1)
+    if hard:
+        shares = getattr(weights, "value", weights)
+        likeliest = np.arange(shares.shape[-2])[:, None] == shares.argmax(axis=-2)[..., None, :]
+        weights = weights + (likeliest - shares)
+    weights = weights / (weights.sum(axis=-1, keepdims=True) + epsilon)
+    return linear(weights @ linear(memory, w_value, b_value), w_output, b_output)
+
+
 def windows(x: Any, height: int, width: int) -> Any:
     """A picture (b, rows, columns, c) as (b, windows, height * width, c), without what fills no window."""
     rows, columns = x.shape[-3] // height, x.shape[-2] // width
