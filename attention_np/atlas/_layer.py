@@ -14,20 +14,8 @@ from attention_np.atlas._parts import of_identity
 from attention_np.atlas._source import CACHES
 
 NO_STATES = (
-    "mask",
-    "pos",
-    "bias",
-    "cos",
-    "sin",
-    "freq",
-    "reference",
-    "offset",
-    "rot",
-    "rel",
-    "alibi",
-    "scale",
-    "seqlens",
-)
+    "mask", "pos", "bias", "cos", "sin", "freq", "reference", "offset", "rot", "rel", "alibi", "scale", "seqlens",
+)  # fmt: skip
 XLNET = ("r", "seg_mat", "target_mapping")  # positions, segments and places
 # Of what a module hands on to its attention function, what changes no number of the full pass
 HANDED_ON = {"position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states", "return_dict"}

@@ -235,56 +235,28 @@ edgetam.recipe = recipes.crossed_heads  # type: ignore[attr-defined]
 READINGS = {
     "0b114360a8 669427d3b5": conditional,
     "aab70daa2a": edgetam,
-    "e42d394693": Dense(  # DAB-DETR: projected before
-        "- - - output_proj",
-        memory="key_states",
-        x_value="value_states",
-        size="attention_head_dim",
-        value_size="values_head_dim",
-        turn=None,
-        inline=True,
-    ),
+    "e42d394693": Dense(
+        "- - - output_proj", memory="key_states", x_value="value_states", size="attention_head_dim",
+        value_size="values_head_dim", turn=None, inline=True
+    ),  # DAB-DETR: projected before
     "ff8cca6d31": Dense(turn=None, mask=None, refused="attention_mask", packed="cu_seqlens"),  # HunYuan-VL
     "b198611df7": Arranged(OUT, with_positions("object_queries"), added="object_queries", turn=None, inline=True),
-    "47fdf15eb2": Arranged(  # Table Transformer
-        OUT,
-        with_positions("object_queries", "spatial_position_embeddings", mask=True),
-        memory="key_value_states",
-        added="object_queries",
-        added_key="spatial_position_embeddings",
-        turn=None,
-        inline=True,
-    ),
-    "ade9c15270": Arranged(  # Mask2Former, OneFormer
-        OUT,
-        sequence_first,
-        lambda m, a, y: y.swapaxes(0, 1),
-        memory="key_value_states",
-        added="position_embeddings",
-        added_key="key_value_position_embeddings",
-        turn=None,
-        inline=True,
-    ),
-    "ccc5d70fc6": Dense(  # OneFormer's text
-        "q_proj k_proj v_proj proj",
-        heads="num_heads",
-        x="q",
-        memory="k",
-        x_value="v",
-        turn=None,
-        mask=None,
-        inline=True,
-        scale="scale",
-    ),
-    "5cb7acd280": Arranged(  # Grounding DINO
-        "vision_proj text_proj values_text_proj out_vision_proj",
-        of_text,
-        x="vision_features",
-        memory="text_features",
-        turn=None,
-        inline=True,
-        scale="scale",
-    ),
+    "47fdf15eb2": Arranged(
+        OUT, with_positions("object_queries", "spatial_position_embeddings", mask=True), memory="key_value_states",
+        added="object_queries", added_key="spatial_position_embeddings", turn=None, inline=True
+    ),  # Table Transformer
+    "ade9c15270": Arranged(
+        OUT, sequence_first, lambda m, a, y: y.swapaxes(0, 1), memory="key_value_states", added="position_embeddings",
+        added_key="key_value_position_embeddings", turn=None, inline=True
+    ),  # Mask2Former, OneFormer
+    "ccc5d70fc6": Dense(
+        "q_proj k_proj v_proj proj", heads="num_heads", x="q", memory="k", x_value="v", turn=None, mask=None,
+        inline=True, scale="scale"
+    ),  # OneFormer's text
+    "5cb7acd280": Arranged(
+        "vision_proj text_proj values_text_proj out_vision_proj", of_text, x="vision_features", memory="text_features",
+        turn=None, inline=True, scale="scale"
+    ),  # Grounding DINO
     "1cff58d090": Arranged(
         before=flattened, after=as_picture, turn="apply_rotary_pos_emb_2d", mask=None, is_causal="is_causal"
     ),  # SAM 3
@@ -311,15 +283,14 @@ READINGS = {
     "847e6d8caf": Unclipped(
         norms="q_norm k_norm", norm_value="v_norm", turn=of_two, positions=of_rows_and_columns
     ),  # Gemma 4
-    "f3e4b7b90c": Arranged(  # Pix2Struct
+    "f3e4b7b90c": Arranged(
         "query key value output",
         lambda m, a: {} if a.mask is None else {"mask": np.asarray(a.mask)[..., : keys_of(a)]},
-        memory="key_value_states",
-        mask="mask",
-        **T5 | {"position_bias": lambda m, a: of_distance(m, a, bidirectional=False)},
-    ),
+        memory="key_value_states", mask="mask",
+        **T5 | {"position_bias": lambda m, a: of_distance(m, a, bidirectional=False)}
+    ),  # Pix2Struct
     "ca2c38f093 5666b950c3": Dense(BERT, inline=True, scale=None, mask=None, position_bias=of_places, **SIZE),
-}
+}  # fmt: skip
 PARTS = {"486ec726a2 acc47a4262": lambda m: None}  # the table of Data2Vec, the projections of Gemma 4
 FUNCTIONS: dict[str, Any] = {
     "da12f8e8b1": rotation("neighbours", axis=-3),  # Inkling 2

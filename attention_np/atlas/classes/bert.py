@@ -53,30 +53,16 @@ READINGS = {
     "9c3e3c02f2": Dense(norms="q_norm k_norm", norm_last=True, scale=1.0, query_factor=timesfm_factor),
     "b59de0317b": Dense(OUT, turn=None, scale="scale", is_causal="is_causal"),
     "57e08cbe6a": Dense(
-        "q_lin k_lin v_lin out_lin",
-        heads="n_heads",
-        x="input",
-        memory="kv",
-        mask=None,
-        turn=None,
-        inline=True,
-        scale=None,
-        filled=lambda m, a: of_tokens(np.asarray(a.mask) == 0),
+        "q_lin k_lin v_lin out_lin", heads="n_heads", x="input", memory="kv", mask=None, turn=None, inline=True,
+        scale=None, filled=lambda m, a: of_tokens(np.asarray(a.mask) == 0)
     ),  # XLM
     "48d12d52b2": Dense(
-        BERT,
-        size="attention_head_size",
-        memory="encoder_hidden_states",
-        cross_mask="encoder_attention_mask",
+        BERT, size="attention_head_size", memory="encoder_hidden_states", cross_mask="encoder_attention_mask",
         scale=lambda m, _: m.scaling * m.attention_head_size**-0.5,
-        turn_if=lambda m, _: m.position_embedding_type == "rotary",
+        turn_if=lambda m, _: m.position_embedding_type == "rotary"
     ),  # ESM
     "c2419d1aea": Dense(
-        "att_proj out_proj",
-        layout=thirds,
-        turn=None,
-        inline=True,
-        scale=None,
-        visible=lambda m, shape: own_causal(m, shape) if m.is_causal else None,
+        "att_proj out_proj", layout=thirds, turn=None, inline=True, scale=None,
+        visible=lambda m, shape: own_causal(m, shape) if m.is_causal else None
     ),  # Bark
-}
+}  # fmt: skip

@@ -189,11 +189,10 @@ READINGS = {
     "4247257946 b0e4363c0c": Compressed(by_configuration),  # DeepSeek-V3, AXK1
     "30e5b1cfb7": Compressed(NEIGHBOURS, gate="g_proj"),  # Bailing
     "ac09e0b5b5": Compressed(NEIGHBOURS, chosen=True),  # AXK2
-    "978b595673": Compressed(  # Mistral Large 4
+    "978b595673": Compressed(
         lambda m: NEIGHBOURS if m.use_rope else None,
-        query_factor=lambda m, a: log_growth(m.softmax_scaling, a.position_ids),
-        chosen=True,
-    ),
+        query_factor=lambda m, a: log_growth(m.softmax_scaling, a.position_ids), chosen=True
+    ),  # Mistral Large 4
     "5825045ec4": Compressed(by_configuration, query_factor=growth),  # Mistral 4
     "b0b6715796": Compressed("apply_rotary_emb"),  # DeepSeek-V2
     "68e331e9da": Compressed(),  # Kimi Linear
@@ -201,15 +200,11 @@ READINGS = {
     "ce2b69062a": Compressed(NEIGHBOURS, query_scale="mla_scale_q_lora", latent_scale="mla_scale_kv_lora"),  # LongCat
     "0a75a123c3 115a2e8756": Compressed(NEIGHBOURS, chosen=True),  # DeepSeek-V3.2, GLM-5
     "88396ee6e9": Compressed(
-        NEIGHBOURS,
-        gate="g_proj",
-        query_scale="q_lora_scale",
-        latent_scale="kv_lora_scale",
-        rotary_norm="k_rope_only_layernorm",
-        chosen=True,
+        NEIGHBOURS, gate="g_proj", query_scale="q_lora_scale", latent_scale="kv_lora_scale",
+        rotary_norm="k_rope_only_layernorm", chosen=True
     ),  # dots
     "adf9a74cdb": Compressed("apply_rotary_pos_emb", gate="gate_proj", chosen=True),  # HY 4
-}
+}  # fmt: skip
 
 PARTS = {
     "bba16bed76": indexed("apply_rotary_pos_emb"),

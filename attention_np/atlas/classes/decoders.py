@@ -177,17 +177,13 @@ READINGS = {
         "Wqkv out_proj", layout=grouped(lambda m: (m.hidden_size, m.num_key_value_heads * m.head_dim)), clip="clip_qkv"
     ),
     "25cb6db14d": Dense(memory="encoder_hidden_states", turn=None, softcap="attn_logit_softcapping"),  # T5Gemma
-    "02530e1f89": Dense(  # T5Gemma 2
+    "02530e1f89": Dense(
         memory=lambda m, a: chain.concatenate([a.hidden_states, a.encoder_hidden_states], axis=-2),
-        mask="merged_attention_mask",
-        positions=merged_angles,
-        norms="q_norm k_norm",
-    ),
+        mask="merged_attention_mask", positions=merged_angles, norms="q_norm k_norm"
+    ),  # T5Gemma 2
     "8186741568": Own(
-        QKVO,
-        memory=lambda m, a: chain.concatenate([a.hidden_states, a.context_hidden_states], axis=-2),
-        norms="q_norm k_norm",
-        before=glimmer,
+        QKVO, memory=lambda m, a: chain.concatenate([a.hidden_states, a.context_hidden_states], axis=-2),
+        norms="q_norm k_norm", before=glimmer
     ),
     "98dcb6d079": Dense(  # Gemma 3n
         size=lambda m: m.config.head_dim, norms="q_norm k_norm", norm_value="v_norm", turn_if=not_shared()
@@ -195,19 +191,15 @@ READINGS = {
     "3d83725e8f": Dense(turn_axis=2),  # NeuCodec, X-Codec 2: a turn for each head
     "eeefc349d7": Dense(value_size="v_head_dim", value_scale="v_scale"),  # MiMo
     "b40c1772f7": Dense(norms="q_norm k_norm", turn_if=given()),  # Lara
-    "435150cb46": Dense(  # Idefics
-        memory="key_value_states",
-        positions=lambda m, a: m.rotary_emb(None, a.position_ids),
-        turn_if=lambda m, a: a.key_value_states is None,
-        norms="q_layer_norm k_layer_norm",
-        norm_if=lambda m, _: m.qk_layer_norms,
-        norm_last=True,
-    ),
-    "c226134228": Dense(  # Moonshine
-        memory="key_value_states",
-        turn_if=lambda m, a: a.key_value_states is None,
-        is_causal=lambda m, a: m.is_causal and a.attention_mask is None,
-    ),
+    "435150cb46": Dense(
+        memory="key_value_states", positions=lambda m, a: m.rotary_emb(None, a.position_ids),
+        turn_if=lambda m, a: a.key_value_states is None, norms="q_layer_norm k_layer_norm",
+        norm_if=lambda m, _: m.qk_layer_norms, norm_last=True
+    ),  # Idefics
+    "c226134228": Dense(
+        memory="key_value_states", turn_if=lambda m, a: a.key_value_states is None,
+        is_causal=lambda m, a: m.is_causal and a.attention_mask is None
+    ),  # Moonshine
     "8b53e7c4bf": Own(  # BLT
         QKVO, memory="cross_attention_states", turn=None, before=before_blt, after=lambda m, a, x: x + a.hidden_states
     ),
@@ -218,27 +210,19 @@ READINGS = {
     "09031667ab": Own("c_attn c_proj", layout=thirds, heads="n_head", x="x", turn=None, scores=gpt),
     "184e46e964": Own("c_attn c_proj", layout=thirds, turn=None, scores=gpt, refused="encoder_hidden_states"),
     "b430082e55": Own(
-        "project_q project_k project_v attention_out",
-        size="dim_head",
-        x="hidden_q",
-        memory="hidden_kv",
-        turn=None,
-        scores=cpmant,
+        "project_q project_k project_v attention_out", size="dim_head", x="hidden_q", memory="hidden_kv", turn=None,
+        scores=cpmant
     ),
-    "1556363789": Dense(  # Llama 4
-        turn="apply_rotary_emb",
-        positions=lambda m, a: angles(a.position_embeddings),
-        turn_if=lambda m, _: bool(m.use_rope),
-        norms="qk_norm qk_norm",
-        norm_if=lambda m, _: m.has("qk_norm"),
-        norm_last=True,
-        scale=llama4_factor,
-    ),
+    "1556363789": Dense(
+        turn="apply_rotary_emb", positions=lambda m, a: angles(a.position_embeddings),
+        turn_if=lambda m, _: bool(m.use_rope), norms="qk_norm qk_norm", norm_if=lambda m, _: m.has("qk_norm"),
+        norm_last=True, scale=llama4_factor
+    ),  # Llama 4
     "d5c8651dcd": Moshi(
         positions=lambda m, a: m.rotary_emb(None, a.position_ids), turn_if=lambda m, _: m.has("rotary_emb")
     ),
     "139413874e": zamba,
-}
+}  # fmt: skip
 PARTS = {
     "1c4dae7211": of_linear,  # Falcon
     "fcf3cc7e9d 2c90bbe607": lambda m: None,  # what holds a projection of Moshi, and one for each codebook

@@ -145,15 +145,8 @@ READINGS = {
 }
 # Parts of Inkling, NeoMME, ZAYA and JetMoE: what they hold is read
 HELD = (
-    "bd84f62c91",
-    "1f418ffb9d",
-    "26d8ecff56",
-    "b1b3da05c6",
-    "3b0240b9ee",
-    "7877a0b7bb",
-    "b45085f5d8",
-    "8050c352db",
+    "bd84f62c91", "1f418ffb9d", "26d8ecff56", "b1b3da05c6", "3b0240b9ee", "7877a0b7bb", "b45085f5d8", "8050c352db",
     "c6e42f1649",
-)
+)  # fmt: skip
 PARTS = {"7f62a2b6ad": Norm("unit", "eps"), **dict.fromkeys(HELD, lambda m: None)}  # of Dory
 FUNCTIONS = {"6d05754634": eager(groups=True, takes=("position_bias",))}

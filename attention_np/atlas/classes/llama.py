@@ -82,11 +82,8 @@ READINGS = {
     "814ac11779": Dense(norms="q_norm k_norm", norm_value="v_norm"),  # EmbeddingGemma 2
     "cb6e95dcb2": Dense("query_key_value dense", layout=of_each_head("head_size"), size="head_size"),  # GPT-NeoX
     "d65f066238": Dense(
-        "query_key_value dense",
-        layout=of_each_head("head_size"),
-        size="head_size",
-        inline=True,
-        scale=lambda m, _: 1.0 / float(m.norm_factor),
+        "query_key_value dense", layout=of_each_head("head_size"), size="head_size", inline=True,
+        scale=lambda m, _: 1.0 / float(m.norm_factor)
     ),
     "c3a5200fac": Dense(),  # GPT-OSS: a sink
     "5af3616c16": Dense(norms="q_norm k_norm", turn_if=lambda m, _: m.sliding_window is not None),  # Flint
@@ -95,11 +92,10 @@ READINGS = {
     "071d7382f8": Dense(OUT, turn=None, inline=True, scale=1.0, visible=own_causal),  # GPT-Neo
     "daa0f96019": Dense(gate="gate_proj"),  # HRM
     "e74b13ccd0": Dense(norms="q_norm k_norm"),  # Chameleon
-    "af478fa1f4": Dense(  # Laguna
-        norms="q_norm k_norm",
-        gate=lambda m: a_head("g_proj")(m) if m.gate_per_head else affine(m.g_proj),
-        gate_kind="softplus",
-    ),
+    "af478fa1f4": Dense(
+        norms="q_norm k_norm", gate=lambda m: a_head("g_proj")(m) if m.gate_per_head else affine(m.g_proj),
+        gate_kind="softplus"
+    ),  # Laguna
     "397e4ede17": Dense(scale=lambda m, _: m.scaling * m.key_multiplier),  # Falcon-H1
     "de4b1a5ae8": Dense(
         norms="q_norm k_norm", turn_if=given(), gate=beam_gate, scale=own_scale("attention_scaling")
@@ -111,35 +107,19 @@ READINGS = {
     "64c6d131ad 0997869f42 82877df6ab": Dense(turn=None),  # Mllama vision, Phi-4 audio, Zamba
     "37296f3e2d": Dense("q_proj k_proj v_proj Wo"),
     "6861406660": Dense(
-        norms="q_norm k_norm",
-        norm_if=lambda m, _: m.qk_norm_type in ("olmo", "qwen3"),
-        of_all_heads=lambda m: m.qk_norm_type == "olmo",
+        norms="q_norm k_norm", norm_if=lambda m, _: m.qk_norm_type in ("olmo", "qwen3"),
+        of_all_heads=lambda m: m.qk_norm_type == "olmo"
     ),  # Molmo 2
     "8a043b6e8a": Dense(
-        "Wqkv out_proj",
-        layout=thirds,
-        heads="n_heads",
-        turn=None,
-        mask=None,
-        clip="clip_qkv",
-        inline=True,
-        scale="softmax_scale",
-        position_bias=lambda m, a: a.position_bias,
-        filled=lambda m, a: a.attention_mask,
+        "Wqkv out_proj", layout=thirds, heads="n_heads", turn=None, mask=None, clip="clip_qkv", inline=True,
+        scale="softmax_scale", position_bias=lambda m, a: a.position_bias, filled=lambda m, a: a.attention_mask
     ),  # MPT
     "ccc28f751a": Dense(
-        norms="qk_norm qk_norm",
-        turn_if=given(),
-        gate="gate_proj",
-        scale=lambda m, _: m.scaling * m.qk_scale_factor,
+        norms="qk_norm qk_norm", turn_if=given(), gate="gate_proj", scale=lambda m, _: m.scaling * m.qk_scale_factor
     ),  # Muse
     "aa55ad10fa": Dense(
-        norms="qk_norm qk_norm",
-        turn_if=given(),
-        gate="gate_proj",
-        norm_output="o_norm",
-        norm_each=True,
-        scale=lambda m, _: m.scaling * m.qk_scale_factor,
+        norms="qk_norm qk_norm", turn_if=given(), gate="gate_proj", norm_output="o_norm", norm_each=True,
+        scale=lambda m, _: m.scaling * m.qk_scale_factor
     ),
     "a37f769213": Dense(norms="q_norm k_norm", norm_last=True),  # nanochat
     "cc382e082b": Dense(clip=lambda m: m.config.clip_qkv),  # OLMo
@@ -159,4 +139,4 @@ READINGS = {
     "c8ab0aa67a": Dense("c_attn c_proj", layout=thirds, turn=None, refused="encoder_hidden_states"),  # GPT-2
     "4126c971b9": Dense(norms="q_norm k_norm", norm_value="v_norm", values_of_keys=True, is_causal="is_causal"),
     "b23c4fe723": Dense(norms="q_norm k_norm", norm_value="v_norm", values_of_keys=True, turn_if=not_shared()),
-}
+}  # fmt: skip

@@ -24,13 +24,7 @@ READINGS = {
     "7a5e9c799b": Dense(memory="key_value_states", added_key="encoder_position_embeddings", **DETR),
     "95c8c861c8": Dense("qkv proj", layout=thirds, heads="num_heads", **VISION),  # Qwen2-VL vision
     "c08139e6ca": Dense(OUT, **VISION),
-    "06817728fe": Dense(
-        "qkv proj",
-        layout=thirds,
-        heads="num_heads",
-        **VISION,
-        norms="q_norm k_norm",
-    ),
+    "06817728fe": Dense("qkv proj", layout=thirds, heads="num_heads", **VISION, norms="q_norm k_norm"),
     "9712ce02eb": Dense("q_proj k_proj v_proj proj", **VISION),
     "a2788d36c4": Dense(OUT, turn=None, mask=None, packed="cu_seqlens"),
     "469c90c01e ab67b02651": Dense(
@@ -48,29 +42,17 @@ READINGS = {
         "q_proj k_proj v_proj projection_layer", turn=None, norms="q_norm k_norm", of_all_heads=True, scale="scale"
     ),  # InternVL
     "9b4a2b12df": Dense(OUT, turn=None, mask=None, packed="cu_seqlens", scale="scale"),
-    "573668fe86": Dense(
-        "qkv proj",
-        layout=grouped(lambda m: (m.q_dim, m.kv_dim)),
-        **VISION,
-    ),
+    "573668fe86": Dense("qkv proj", layout=grouped(lambda m: (m.q_dim, m.kv_dim)), **VISION),
     "7ba78441cb": Dense(BERT, inline=True, scale=None, **SIZE),  # GIT
     "bb3560e1c8 c3d7663abc": Dense(OUT, turn=None, scale="scale", is_causal="is_causal"),
     "a41589cfde": Dense("qkv proj", layout=thirds, heads="num_heads", turn=None, mask=None, packed="cu_seqlens"),
     "8cccb301dc": Dense(OUT, memory="encoder_hidden_states", turn=None, inline=True, scale="scale"),  # GroupViT
     "e6f5217f60": Dense(
-        "q_proj k_proj v_proj projection_layer",
-        turn=None,
-        norms="q_norm k_norm",
-        scale="scale",
-        is_causal="is_causal",
+        "q_proj k_proj v_proj projection_layer", turn=None, norms="q_norm k_norm", scale="scale", is_causal="is_causal"
     ),  # Janus
     "47952370ab": Dense(
-        OUT,
-        norms="q_norm k_norm",
-        mask=None,
-        refused="attention_mask",
-        packed="cu_seqlens",
-        turn="apply_rotary_pos_emb_vision",
+        OUT, norms="q_norm k_norm", mask=None, refused="attention_mask", packed="cu_seqlens",
+        turn="apply_rotary_pos_emb_vision"
     ),
     "da63ececc4": Dense(
         memory="encoder_hidden_states", cross_mask="encoder_attention_mask", turn_if=given()
@@ -95,13 +77,8 @@ READINGS = {
     "f94726e82a": Dense(BERT, mask=None, is_causal="is_causal", **SIZE),  # VideoMAE
     "4e17e5446b": Dense(turn=None, softcap="attn_logit_softcapping"),  # VideoPrism
     "3eb7cef300": Dense(
-        "q_proj k_proj v_proj -",
-        x="queries",
-        memory="keys",
-        x_value="values",
-        turn=None,
-        scale="scale",
-        is_causal="is_causal",
+        "q_proj k_proj v_proj -", x="queries", memory="keys", x_value="values", turn=None, scale="scale",
+        is_causal="is_causal"
     ),  # V-JEPA 2
     "8df1919499": Dense(OUT, turn=None, scale="scale", is_causal="is_causal"),
     "e069435d31": Dense(
@@ -110,9 +87,7 @@ READINGS = {
     "88f150ce09": Dense(),  # DINOv3
     "af86740eb0": Dense(norms="q_norm k_norm"),  # Sapiens 2
     "7a32e8405d": Dense(
-        x="latents",
-        memory=lambda m, a: chain.concatenate([a.context, a.latents], axis=-2),
-        turn=None,
-        is_causal="is_causal",
+        x="latents", memory=lambda m, a: chain.concatenate([a.context, a.latents], axis=-2), turn=None,
+        is_causal="is_causal"
     ),  # Idefics 2
-}
+}  # fmt: skip
