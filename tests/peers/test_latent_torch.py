@@ -56,19 +56,6 @@ def test_latent_attention_alone(absorbed: bool) -> None:
         assert_same(layer, theirs, SHAPES)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of PyTorch's own rules
-def test_forward_mode_is_that_of_dual_numbers() -> None:
-    arrays = {name: normal(k, *shape) for k, (name, shape) in enumerate(SHAPES.items())}
-    arrays |= {"bias": normal(6, N, M), "sink": normal(7, H)}
-    along = {name: normal(20 + k, *x.shape) for k, (name, x) in enumerate(arrays.items())}
-    tensors, tangents = ([torch.tensor(x) for x in of.values()] for of in (arrays, along))
-    expected, slope = torch.func.jvp(by_torch, tuple(tensors), tuple(tangents))
-    for absorbed in (False, True):
-        output, cache = latent.forward(**arrays, absorbed=absorbed, softcap=2.0, mask=SELECTED)  # type: ignore[arg-type]
-        assert_close(output, expected.numpy(), CLOSE)
-        assert_close(latent.jvp(cache, **along), slope.numpy(), CLOSE)
-
-
 def test_the_indexer_and_the_divergence_that_trains_it() -> None:
     target = np.abs(normal(9, 2, N, M)) * SELECTED
     mask = torch.tensor(SELECTED)

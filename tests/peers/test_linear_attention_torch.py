@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers import Array, assert_close, normal
 
-from attention_np import linear_attention
+from attention_np import chain, linear_attention
+from peers.test_torch_chain import assert_same
 
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 
@@ -104,16 +105,5 @@ def test_output_states_and_all_gradients_are_those_of_autograd_through_a_loop(
 @pytest.mark.parametrize("chunk_size", [None, 4])
 def test_double_backward_is_autograd_of_autograd(rule: str, chunk_size: int | None) -> None:
     inputs = arrays(*RULES[rule])
-    output, cache = linear_attention.forward(**inputs, chunk_size=chunk_size)
-    d_output = normal(8, *output.shape)
-    d_gradients = {name: normal(9 + i, *inputs[name].shape) for i, name in enumerate(inputs)}
-    vectors = linear_attention.Gradients(**dict.fromkeys(linear_attention.Gradients._fields) | d_gradients)
-    d_d_output, second = linear_attention.double_backward(vectors, d_output, cache)
-    tensors = {name: torch.tensor(x, requires_grad=True) for name, x in inputs.items()}
-    d = torch.tensor(d_output, requires_grad=True)
-    gradients = torch.autograd.grad(loop(**tensors)[0], list(tensors.values()), d, create_graph=True, allow_unused=True)
-    terms = zip(tensors, gradients, strict=True)
-    product = sum((g * torch.tensor(d_gradients[name])).sum() for name, g in terms if g is not None)
-    expected = torch.autograd.grad(product, [d, *tensors.values()])
-    for one, other in zip((d_d_output, *(getattr(second, name) for name in inputs)), expected, strict=True):
-        assert_close(one, other.numpy(), 1e-13)
+    ours = lambda **x: chain.apply(linear_attention, **x, chunk_size=chunk_size)  # noqa: E731
+    assert_same(ours, lambda **x: loop(**x)[0], inputs, 1e-13)

@@ -1,41 +1,27 @@
 """The layers with a state of the examples: Mamba-2 beside that of `transformers`, RWKV-7 beside a loop and autograd."""
 
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Array, assert_close, normal
+from helpers import normal
 
-from attention_np import chain
+from peers.test_torch_chain import assert_same
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 pytest.importorskip("transformers", reason="pip install transformers")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLOSE = 1e-11
+PARAMETERS = "in_proj.weight", "dt_bias", "A_log", "D", "norm.weight", "out_proj.weight"
 
 
 def example(name: str) -> dict[str, Any]:
     """What an example defines, with its inputs for a longer sequence than it has."""
     content = runpy.run_path(str(EXAMPLES / f"{name}.py"))
     return content | {"inputs": content["inputs"] | {"x": normal(0, 2, 40, content["D"])}}  # two chunks and a half
-
-
-def assert_alike(
-    layer: Callable[..., Any], inputs: Mapping[str, Array], output: Any, tensors: Mapping[str, Any]
-) -> None:
-    """The output, and the gradient of a loss of it with respect to each input, which `tensors` are for theirs."""
-    ours, cache = chain.forward(layer, inputs)
-    assert_close(ours, output.detach().numpy(), CLOSE)
-    d_output = normal(1, *ours.shape)
-    gradients = chain.backward(d_output, cache)
-    assert gradients.keys() == tensors.keys()
-    expected = torch.autograd.grad(output, list(tensors.values()), torch.from_numpy(d_output))
-    for gradient, wanted in zip(gradients.values(), expected, strict=True):
-        assert gradient is not None
-        assert_close(gradient, wanted.numpy(), CLOSE)
 
 
 def test_the_block_is_that_of_mamba_2_gradients_included(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,20 +42,15 @@ def test_the_block_is_that_of_mamba_2_gradients_included(monkeypatch: pytest.Mon
         chunk_size=16,
     )
     theirs = modeling_mamba2.Mamba2Mixer(config, layer_idx=0).double().eval()
-    tensors = {name: torch.tensor(x, requires_grad=True) for name, x in ours["inputs"].items()}
-    parameters = {
-        "in_proj.weight": tensors["w_in"].T,
-        "conv1d.weight": tensors["taps"].T[:, None],
-        "conv1d.bias": tensors["b_taps"],
-        "dt_bias": tensors["b_step"],
-        "A_log": tensors["log_rate"],
-        "D": tensors["skip"],
-        "norm.weight": tensors["gain"],
-        "out_proj.weight": tensors["w_out"].T,
-    }
-    assert parameters.keys() == dict(theirs.named_parameters()).keys()
-    output = torch.func.functional_call(theirs, parameters, (tensors["x"],))
-    assert_alike(ours["layer"], ours["inputs"], output, tensors)
+    names = dict(zip(("w_in", "b_step", "log_rate", "skip", "gain", "w_out"), PARAMETERS, strict=True))
+
+    def block(x: Any, taps: Any, b_taps: Any, **p: Any) -> Any:
+        parameters = {names[name]: array.T if array.ndim == 2 else array for name, array in p.items()}
+        parameters |= {"conv1d.weight": taps.T[:, None], "conv1d.bias": b_taps}
+        assert parameters.keys() == dict(theirs.named_parameters()).keys()
+        return torch.func.functional_call(theirs, parameters, (x,))
+
+    assert_same(ours["layer"], block, ours["inputs"], CLOSE)
 
 
 def rwkv7(p: Mapping[str, Any], heads: int) -> Any:
@@ -98,5 +79,4 @@ def rwkv7(p: Mapping[str, Any], heads: int) -> Any:
 
 def test_time_mixing_is_that_of_rwkv_7_gradients_included() -> None:
     ours = example("rwkv7")
-    tensors = {name: torch.tensor(x, requires_grad=True) for name, x in ours["inputs"].items()}
-    assert_alike(ours["layer"], ours["inputs"], rwkv7(tensors, ours["HEADS"]), tensors)
+    assert_same(ours["layer"], lambda **p: rwkv7(p, ours["HEADS"]), ours["inputs"], CLOSE)

@@ -1,6 +1,6 @@
 """Chains and the small ops that layers are made of, against PyTorch's autograd: gradients, and their gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,13 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def assert_same(layer: Callable[..., Any], theirs: Callable[..., Any], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Output, gradients, forward mode and double backward are those of PyTorch."""
-    inputs = {name: normal(k, *shape) / 2 for k, (name, shape) in enumerate(shapes.items())}
-    along = {name: normal(20 + k, *shape) for k, (name, shape) in enumerate(shapes.items())}
+def assert_same(
+    layer: Callable[..., Any], theirs: Callable[..., Any], arrays: Mapping[str, Any], close: float = CLOSE
+) -> None:
+    """Output, gradients, forward mode and double backward are those of PyTorch, of `arrays` or of their shapes."""
+    each = enumerate(arrays.items())
+    inputs = {name: normal(k, *x) / 2 if isinstance(x, tuple) else x for k, (name, x) in each}
+    along = {name: normal(20 + k, *x.shape) for k, (name, x) in enumerate(inputs.items())}
     output, cache = chain.forward(layer, inputs)
     d_output = normal(40, *output.shape)
     gradients = chain.backward(d_output, cache)
@@ -56,12 +59,12 @@ def assert_same(layer: Callable[..., Any], theirs: Callable[..., Any], shapes: d
     def as_array(tensor: Any) -> Array:
         return np.asarray(tensor.detach().numpy())
 
-    assert_close(output, as_array(expected), CLOSE)
-    assert_close(moved, as_array(second[0]), CLOSE)
-    assert_close(chain.jvp(cache, **along), as_array(second[0]), CLOSE)
+    assert_close(output, as_array(expected), close)
+    assert_close(moved, as_array(second[0]), close)
+    assert_close(chain.jvp(cache, **along), as_array(second[0]), close)
     for name, of_first, of_second in zip(inputs, first, second[1:], strict=True):
-        assert_close(np.asarray(gradients[name]), as_array(of_first), CLOSE)
-        assert_close(np.asarray(twice[name]), as_array(of_second), CLOSE)
+        assert_close(np.asarray(gradients[name]), as_array(of_first), close)
+        assert_close(np.asarray(twice[name]), as_array(of_second), close)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from helpers import Array, assert_close, normal
 
-from attention_np import deformable, pooling
+from attention_np import chain, deformable, pooling
+from peers.test_torch_chain import assert_same
 
 NEEDED = "the comparison with PyTorch and Hugging Face needs torch and transformers: pip install attention-np[peers]"
 torch = pytest.importorskip("torch", reason=NEEDED)
@@ -103,19 +104,4 @@ OPS: dict[str, Any] = {
 @pytest.mark.parametrize("name", OPS)
 def test_all_passes_are_those_of_autograd(name: str) -> None:
     op, other, given, options = OPS[name]
-    tensors, along = as_tensors(given), {name: normal(20 + k, *x.shape) for k, (name, x) in enumerate(given.items())}
-    output, cache = op.forward(**given, **options)
-    d_output = normal(5, *output.shape)
-    d = torch.tensor(d_output, requires_grad=True)
-    expected = other(**tensors)
-    first = torch.autograd.grad((expected * d).sum(), list(tensors.values()), create_graph=True)
-    product = sum((g * torch.tensor(along[name])).sum() for name, g in zip(given, first, strict=True))
-    second = torch.autograd.grad(product, [d, *tensors.values()])
-    gradients, moved = op.backward(d_output, cache), op.jvp(cache, **along)
-    d_d_output, twice = op.double_backward(op.Gradients(**along), d_output, cache)
-    assert_close(output, expected.detach().numpy(), CLOSE)
-    assert_close(moved, second[0].detach().numpy(), CLOSE)
-    assert_close(d_d_output, second[0].detach().numpy(), CLOSE)
-    for array, of_first, of_second in zip(given, first, second[1:], strict=True):
-        assert_close(getattr(gradients, array), of_first.detach().numpy(), CLOSE)
-        assert_close(getattr(twice, array), of_second.detach().numpy(), CLOSE)
+    assert_same(lambda **x: chain.apply(op, **x, **options), other, given)

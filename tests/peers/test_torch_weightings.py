@@ -10,6 +10,7 @@ import pytest
 from helpers import Array, assert_alike, each, normal
 
 from attention_np import chain, multi_head, weightings
+from peers.test_torch_chain import assert_same
 
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 
@@ -62,20 +63,9 @@ THEIRS: dict[weightings.Weighting, Callable[[Any], Any]] = {
 
 
 @each("kind", THEIRS)
-def test_weights_gradients_and_second_derivatives_are_those_of_autograd(kind: weightings.Weighting) -> None:
-    scores, g, v = 0.5 * normal(0, 4, 7), normal(1, 4, 7), normal(2, 4, 7)
-    weights, cache = kind.forward(scores)
-    theirs = torch.tensor(scores, requires_grad=True)
-    cotangent, along = torch.tensor(g, requires_grad=True), torch.tensor(v)
-    expected = THEIRS[kind](theirs)
-    assert_alike(weights, expected.detach().numpy(), CLOSE)
-    (gradient,) = torch.autograd.grad((expected * cotangent).sum(), theirs, create_graph=True)
-    assert_alike(kind.backward(g, cache), gradient.detach().numpy(), CLOSE)
-    once, twice = torch.autograd.grad((gradient * along).sum(), [cotangent, theirs], allow_unused=True)
-    d_d_weights, gradients = weightings.double_backward(weightings.Gradients(v), g, cache)
-    assert_alike(kind.jvp(cache, v), once.numpy(), CLOSE)
-    assert_alike(d_d_weights, once.numpy(), CLOSE)
-    assert_alike(gradients.scores, np.zeros_like(scores) if twice is None else twice.numpy(), 1e-12)
+def test_all_passes_are_those_of_autograd(kind: weightings.Weighting) -> None:
+    ours = lambda scores: chain.apply(weightings, scores, weights_by=kind)  # noqa: E731
+    assert_same(ours, lambda scores: THEIRS[kind](scores), {"scores": (4, 7)}, 2e-13)
 
 
 @each("kind", THEIRS)
