@@ -132,7 +132,7 @@ def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cach
 
     exponentials = np.exp(visible - shift)  # (..., m) (softmax.7)
     total = exponentials.sum(axis=axis, keepdims=True)  # (..., 1)
-    weights = exponentials / total  # (..., m) (softmax.9)
+    weights = np.divide(exponentials, total, out=exponentials)  # (..., m), in their memory (softmax.9)
     if has_limits:  # no weight where none takes part, though 0/0 and 0/nan are nan
         weights = np.where(visible.real == -np.inf, 0, weights)
     logsumexp = largest + np.log(total)  # (..., 1) (softmax.12)
@@ -176,8 +176,8 @@ def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = 
 
     With `shift`, the entry at the heaviest weight is taken from its row first, which changes nothing but the rounding.
     """
-    taken = rows.entry_at(rows.heaviest(weights, axis), vector, axis) if shift else 0
-    above = vector - taken  # (..., m) (softmax.85)
+    place = rows.heaviest(weights, axis) if shift else None
+    above = vector if place is None else vector - rows.entry_at(place, vector, axis)  # (..., m) (softmax.85)
     mean = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
     deviation: Array = weights * (above - mean)  # (..., m) (softmax.23, softmax.32, softmax.37)
     return deviation

@@ -44,9 +44,8 @@ class Operation:
         """The value, and what the other passes need."""
         arrays = [x for x in parts if isinstance(x, np.ndarray)] or [np.asarray(x) for x in parts]
         compute, result = precision(*arrays)
-        wider = [compute if not np.iscomplexobj(x) else np.result_type(compute, np.complex64) for x in parts]
         with quiet():
-            ready = [np.asanyarray(x, dtype) for x, dtype in zip(parts, wider, strict=True)]
+            ready = [_in_dtype(x, compute) for x in parts]
             output = as_result(np.asanyarray(self.value(*ready, **options)), result)
         return output, Cache(ready, variable, options, output)
 
@@ -77,6 +76,12 @@ class Operation:
 
 
 Operation.Gradients = Gradients  # type: ignore[attr-defined]
+
+
+def _in_dtype(x: Any, compute: np.dtype[Any]) -> Array:
+    if isinstance(x, np.ndarray) and x.dtype == compute:
+        return x
+    return np.asanyarray(x, np.result_type(compute, np.complex64) if np.iscomplexobj(x) else compute)
 
 
 class Product(Operation):

@@ -148,7 +148,7 @@ def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
         inputs, cache, dtype = op.opened(cache)
         d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, dtype.compute), inputs)
-        further = _further_vectors(vectors, cache, dtype.compute)
+        further = _further_vectors(vectors, cache, dtype.compute) if vectors else vectors
 
         def run(widen: Map, opened: Map) -> tuple[Any, Any]:
             more = {name: widen(x) for name, x in further.items()} if further else further
