@@ -2,12 +2,13 @@
 
 import runpy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, assert_alike, each, normal
+from helpers import Array, each
 
 from attention_np import chain, multi_head, weightings
 from peers.test_torch_chain import assert_same
@@ -15,7 +16,6 @@ from peers.test_torch_chain import assert_same
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "differential.py"
-CLOSE = 1e-13
 
 
 def entmax(scores: Any, alpha: float) -> Any:
@@ -70,33 +70,26 @@ def test_all_passes_are_those_of_autograd(kind: weightings.Weighting) -> None:
 
 @each("kind", THEIRS)
 def test_multi_head_attention_by_any_weights_is_that_of_autograd(kind: weightings.Weighting) -> None:
-    n, heads, d = 5, 4, 3
-    x, g = normal(0, 2, n, 6), normal(1, 2, n, 6)
-    shapes = ((6, heads * d), (6, 2 * d), (6, 2 * d), (heads * d, 6))
-    matrices = [normal(2 + k, *shape) / 2 for k, shape in enumerate(shapes)]
-    biases = [normal(6 + k, shape[1]) for k, shape in enumerate(shapes)]
-    parameters = multi_head.Parameters(*matrices, *biases)
-    options: dict[str, Any] = {"num_heads": heads, "num_kv_heads": 2, "weights_by": kind}
-    output, cache = multi_head.forward(x, x, x, parameters, mask=np.arange(n) != 2, **options)
-    theirs, *w = (torch.tensor(array, requires_grad=True) for array in (x, *matrices, *biases))
+    n, heads, d, seen = 5, 4, 3, [0, 1, 3, 4]
+    shapes = {"w_query": (6, heads * d), "w_key": (6, 2 * d), "w_value": (6, 2 * d), "w_output": (heads * d, 6)}
+    arrays = {"x": (2, n, 6)} | shapes | {f"b_{name[2:]}": shape[1:] for name, shape in shapes.items()}
+    if kind.sums_to_one:
+        del arrays["b_key"]  # of which the weights do not depend
+    options: dict[str, Any] = {"num_heads": heads, "num_kv_heads": 2, "weights_by": kind, "mask": np.arange(n) != 2}
 
-    def of_heads(k: int, count: int) -> Any:
-        return (theirs @ w[k] + w[4 + k]).reshape(2, n, count, d).transpose(1, 2).repeat_interleave(heads // count, 1)
+    def ours(x: Any, **w: Any) -> Any:
+        return chain.apply(multi_head, x, x, x, multi_head.Parameters(**w), **options)
 
-    query, key, value = (of_heads(k, count) for k, count in enumerate((heads, 2, 2)))
-    seen = [0, 1, 3, 4]
-    weights = THEIRS[kind](query @ key[:, :, seen].transpose(-1, -2) / d**0.5)
-    combined = (weights @ value[:, :, seen]).transpose(1, 2).reshape(2, n, heads * d)
-    expected = combined @ w[3] + w[7]
-    assert_alike(output, expected.detach().numpy(), CLOSE)
-    (expected * torch.tensor(g)).sum().backward()
-    gradients = multi_head.backward(g, cache)
-    assert_alike(gradients.query + gradients.key + gradients.value, theirs.grad.numpy(), 2e-12)
-    for name, found, of_theirs in zip(parameters._fields, gradients.parameters, w, strict=False):
-        assert_alike(found, of_theirs.grad.numpy(), 2e-12, name)
-    along = normal(20, 2, n, 6)
-    found, _ = multi_head.forward(x + 1e-30j * along, x, x, parameters, mask=np.arange(n) != 2, **options)
-    assert_alike(multi_head.jvp(cache, query=along), found.imag / 1e-30, 2e-13)
+    def theirs(x: Any, **w: Any) -> Any:
+        def of_heads(name: str, count: int) -> Any:
+            y = (x @ w[f"w_{name}"] + w.get(f"b_{name}", 0)).reshape(2, n, count, d).transpose(1, 2)
+            return y.repeat_interleave(heads // count, 1)
+
+        query, key, value = of_heads("query", heads), of_heads("key", 2), of_heads("value", 2)
+        weights = THEIRS[kind](query @ key[:, :, seen].transpose(-1, -2) / d**0.5)
+        return (weights @ value[:, :, seen]).transpose(1, 2).reshape(2, n, heads * d) @ w["w_output"] + w["b_output"]
+
+    assert_same(ours, theirs, arrays)
 
 
 def differential(x: Any, depth: int, heads: int, **p: Any) -> Any:
@@ -118,11 +111,5 @@ def differential(x: Any, depth: int, heads: int, **p: Any) -> Any:
 def test_differential_attention_is_that_of_autograd(depth: int) -> None:
     example = runpy.run_path(str(EXAMPLE))
     inputs: dict[str, Array] = {"x": example["x"], **example["parameters"]}
-    output, cache = chain.forward(lambda **arrays: example["layer"](**arrays, depth=depth), inputs)
-    g = normal(5, *output.shape)
-    theirs = {name: torch.tensor(array, requires_grad=True) for name, array in inputs.items()}
-    expected = differential(**theirs, depth=depth, heads=example["HEADS"])
-    assert_alike(output, expected.detach().numpy(), CLOSE)
-    (expected * torch.tensor(g)).sum().backward()
-    for name, gradient in chain.backward(g, cache).items():
-        assert_alike(gradient, theirs[name].grad.numpy(), CLOSE, name)
+    theirs = partial(differential, depth=depth, heads=example["HEADS"])
+    assert_same(partial(example["layer"], depth=depth), theirs, inputs, 2e-13)
