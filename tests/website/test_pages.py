@@ -58,6 +58,17 @@ def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(
             assert len(shown.select(".excerpt")) <= len(record.cited_by)
 
 
+@pytest.mark.parametrize("name", ["docs/course/training", "docs/your-code", "derivations/feature_map"])
+def test_a_translation_shows_the_programs_of_its_page(name: str, soup: Soup) -> None:
+    translation = f"docs/zh/{name.removeprefix('docs/')}.zh.html"
+    english, chinese = (
+        [block.text for block in soup(page).select("article div[class*=highlight-]")]
+        for page in (f"{name}.html", translation)
+    )
+    assert english
+    assert chinese == english
+
+
 @pytest.mark.parametrize("page", ["derivations/softmax.html", "docs/zh/derivations/softmax.zh.html"])
 def test_an_equation_stands_with_its_numpy_and_its_numbers(page: str, by_id: ById) -> None:
     numpy, numbers = by_id(page)["softmax.32"].select(".views .view pre")

@@ -118,7 +118,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("run", Run)
     app.add_directive("run-python", Program)
     app.add_directive("equation", ShownEquation)
-    app.add_directive("program", translations.ProgramOf)
+    app.add_directive_to_domain("std", "program", translations.ProgramOf, override=True)  # Sphinx looks there first
     app.add_directive("block", translations.BlockOf)
     app.add_directive("moving", course.Moving)
     app.add_directive("mechanism", course.Mechanism)

@@ -16,7 +16,7 @@ _RAISED = re.compile(r"[_^](?:\{([^}]*)\}|(.))")  # as in d_k, W^Q and S_{t-1}
 
 def picture(width: int, height: int, said: str, parts: Iterable[str]) -> str:
     """One picture of these parts, and what it says to those who cannot see it."""
-    view = f'viewBox="0 0 {width} {height}" style="max-width: {width}px"'
+    view = f'viewBox="0 0 {width} {height}" style="max-width: {width}px; min-width: min({width}px, 26rem)"'
     return f'<svg class="mechanism" role="img" aria-label="{escape(said)}" {view}>{"".join(parts)}</svg>'
 
 

@@ -53,9 +53,9 @@ class ProgramOf(_PartOf):
 
     def run(self) -> list[nodes.Node]:
         """Take it from the original."""
-        code, printed = self.part()
-        block = nodes.literal_block(code, code.rstrip("\n"), language="python")
-        return [block, output_block(printed.rstrip("\n"))] if printed else [block]
+        code, printed = (part.rstrip("\n") for part in self.part())
+        block = nodes.literal_block(code, code, language="python")
+        return [block, output_block(printed)] if printed else [block]
 
 
 class BlockOf(_PartOf):
@@ -66,7 +66,8 @@ class BlockOf(_PartOf):
     def run(self) -> list[nodes.Node]:
         """Take it from the original."""
         language, held = self.part()
-        return [nodes.literal_block(held, held.rstrip("\n"), language=language or "text")]
+        held = held.rstrip("\n")
+        return [nodes.literal_block(held, held, language=language or "text")]
 
 
 def lead_to_translations(_app: object, page: str, source: list[str]) -> None:
