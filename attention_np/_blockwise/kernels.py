@@ -558,9 +558,9 @@ def _product(name: str, a: Array, b: Array) -> Array:
 
 def _add_product(total: Array, a: Array, b: Array, terms: int) -> None:
     """Add ``a @ b``, of which no more than so many terms are added up in one go."""
-    first, *others = slices(0, a.shape[-1], terms)
-    product = _product("product", a[..., first], b[..., first, :])
-    for part in others:
+    product = _product("product", a[..., :terms], b[..., :terms, :])
+    for start in range(terms, a.shape[-1], terms):
+        part = slice(start, start + terms)
         product += _product("part", a[..., part], b[..., part, :])
     total += product
 

@@ -22,7 +22,7 @@ from attention_np.biases import Bias
 from attention_np.rules import Rule, cut, own_place, pick, reach
 
 # Queries and keys of a block of scores: two fit a second-level cache of 1 MiB in single precision, of 2 in double.
-BLOCK, BLOCK_OF_A_RULE = (512, 256), (256, 512)  # fewer queries follow a rule more closely
+BLOCK, BLOCK_OF_A_RULE = (512, 256), (256, 384)  # fewer queries follow a rule more closely
 TASKS = 8  # of a large problem, at least: with fewer, there are machines some of whose cores would have none
 # Queries and keys of a tile: the first of which there are as many tiles.
 SIDES = {(2048, 2048): TASKS, (2048, 1024): TASKS, (1024, 1024): TASKS // 2, (512, 512): 0}

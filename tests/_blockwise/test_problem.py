@@ -63,7 +63,7 @@ def test_blocks_under_a_rule_have_fewer_queries() -> None:
         [p.tile(x) for x in p.strips()] for p in (arranged(300, 300), arranged(300, 300, mask=CAUSAL))
     )
     assert causal.block_size[0] < free.block_size[0]
-    assert np.prod(causal.block_size) == np.prod(free.block_size)
+    assert np.prod(causal.block_size) <= np.prod(free.block_size)
     (own,) = (arranged(300, 300, block_size=(7, 9)).tile(x) for x in arranged(300, 300).strips())
     assert own.block_size == (7, 9)
 
