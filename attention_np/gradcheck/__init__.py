@@ -19,7 +19,8 @@ What is claimed less what is measured is zero for a right gradient wherever one 
 - ``words`` puts what is wrong in a sentence. A new cause is a module there with ``READINGS``, and nothing else.
 - ``report`` holds, prints and saves it.
 
-The doors are ``check``, ``ops``, ``layers``, ``second_order``, ``low_precision``, ``torch``, ``jax``, ``autograd``.
+The doors are ``check``, ``numerical``, ``ops``, ``layers``, ``second_order``, ``low_precision``, ``torch``, ``jax`` and
+``autograd``.
 Formulas and bounds are derived in ``derivations/gradcheck.md``.
 """
 
