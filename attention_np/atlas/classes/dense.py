@@ -56,14 +56,8 @@ class Dense:
         self.turn, self.positions, self.norms, self.of_all_heads = turn, positions, norms, of_all_heads
         self.norm_last, self.norm_value, self.norm_output = norm_last, norm_value, norm_output
         self.added, self.added_key, self.scale, self.gate = added, added_key, scale, gate
-        self.turn_axis, self.turn_if, self.norm_if, self.inline, self.packed = (
-            turn_axis,
-            turn_if,
-            norm_if,
-            inline,
-            packed,
-        )
-        self.interface, self.refused, self.visible = interface, refused.split(), visible
+        self.turn_axis, self.turn_if, self.norm_if, self.inline = turn_axis, turn_if, norm_if, inline
+        self.packed, self.interface, self.refused, self.visible = packed, interface, refused.split(), visible
         self.gate_kind, self.clip, self.value_size, self.value_scale = gate_kind, clip, value_size, value_scale
         self.values_of_keys, self.gate_if = values_of_keys, gate_if
         self.query_factor, self.filled, self.norm_each = query_factor, filled, norm_each

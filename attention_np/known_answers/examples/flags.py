@@ -11,7 +11,7 @@ WENT_WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "scatter at -1": (
         "an index of -1 is no key: nothing is written at the row before the first, or at the last",
-        ("Dao-AILab/flash-attention#2706", "Dao-AILab/flash-attention#2755"),
+        ("Dao-AILab/flash-attention#2755",),
     ),
     "loss that is clipped": (
         "the gradient of the loss of an indexer tends to the target's share where its weight underflows, not to zero",
