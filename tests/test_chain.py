@@ -243,6 +243,7 @@ def test_numbers_never_upcast_and_arrays_do(dtype: Any) -> None:
     assert output.dtype == chain.jvp(cache, x=x).dtype == chain.backward(output, cache)["x"].dtype == dtype
     output, cache = chain.forward(lambda x: x * np.ones(3), {"x": x})
     assert output.dtype == np.result_type(dtype, float)
+    assert chain.forward(lambda x: x * 1j, {"x": x})[0].dtype == np.complex64
     assert chain.backward(output, cache)["x"].dtype == dtype
 
 
