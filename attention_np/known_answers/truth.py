@@ -322,7 +322,7 @@ def _attend(scores: Array, visible: Array, value: Array, d_output: Array, factor
         row = _row(scores[i, visible[i]])
         weights[i, visible[i]], logsumexp[i] = row.weights, row.logsumexp
         if live[i]:
-            d_scores[i, visible[i]] = _row_backward(row, d_weights[i, visible[i]]) + d_logsumexp[i] * row.slopes
+            d_scores[i, visible[i]] = _row_backward(row, d_weights[i, visible[i]]) + row.slopes * d_logsumexp[i]
     dropped = weights * factors
     return Head(_sums(visible, dropped, value), logsumexp, d_scores, _sums(flows.T, dropped.T, d_output))
 

@@ -44,12 +44,13 @@ def _with_threshold(s: list[Any], g: list[Any], power: Any, steps: int) -> Row:
     if not s:
         return Row([], [], [], [])
     top = max(s)
+    below, inverse = [power * (x - top) for x in s], 1 / power
     low, high = 0 * top, 0 * top + 1  # of the power that the largest weight has
     for _ in range(steps):
         middle = (low + high) / 2
-        total = sum(_root(power * (x - top) + middle, power) for x in s)
+        total = sum((x + middle) ** inverse for x in below if x + middle > 0)
         low, high = (low, middle) if total > 1 else (middle, high)
-    weights = [_root(power * (x - top) + low, power) for x in s]
+    weights = [(x + low) ** inverse if x + low > 0 else 0 * x for x in below]
     slopes = [w ** (1 - power) if w > 0 else w for w in weights]
     bends = [abs(1 - power) * w ** (1 - 2 * power) if w > 0 else w for w in weights]
     total = sum(slopes)
@@ -61,10 +62,6 @@ def _with_threshold(s: list[Any], g: list[Any], power: Any, steps: int) -> Row:
     weights_off = [w + d * unit for w, d in zip(weights, slopes, strict=True)]
     off = [d * (abs(x) + of_mean) + unit * b * abs(x - mean) for d, b, x in zip(slopes, bends, g, strict=True)]
     return Row(weights, d_scores, weights_off, off)
-
-
-def _root(x: Any, power: Any) -> Any:
-    return x ** (1 / power) if x > 0 else 0 * x
 
 
 def _softpick(s: list[Any], g: list[Any], functions: Any) -> Row:
