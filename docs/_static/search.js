@@ -9,7 +9,6 @@
   const TAGS = /\b[a-z][a-z0-9-]*\.[1-9][0-9]*\b/g;
   const SOURCES = /^(References|Sources|文献)$/; // whose titles of papers hold every word
   const CHINESE = /^docs\/zh\/|\.zh\.html/; // pages, which a query without Chinese characters asks for last
-  const ERRATA = /errata\./; // what is mistaken comes after the page that says how it is
   const FORMULA = /(\\[([].*?\\[)\]])/s;
 
   const ignored = new Set(stopwords);
@@ -72,7 +71,7 @@
         score += (rarity.get(term) * times) / (times + 1.2);
         covered += times ? rarity.get(term) : 0;
       }
-      const less = (SOURCES.test(entry.heading) ? 0.3 : 1) * (ERRATA.test(entry.to) ? 0.7 : 1) * (isEnglish && CHINESE.test(entry.to) ? 0.5 : 1);
+      const less = (SOURCES.test(entry.heading) ? 0.3 : 1) * (isEnglish && CHINESE.test(entry.to) ? 0.5 : 1);
       return { entry, score: score * (covered / all) ** 2 * less };
     });
     found.sort((one, other) => other.score - one.score);
