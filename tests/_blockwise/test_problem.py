@@ -113,7 +113,7 @@ def test_a_task_is_worth_handing_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_tiles_are_prepared_together_but_not_too_many() -> None:
-    for n, m in ((512, 3), (3, 512)):
+    for n, m in ((256, 3), (3, 256)):
         (tile,) = (problem.tile(x) for problem in [arranged(n, m)] for x in problem.strips())
         assert [len(batch) for batch in kernels._batches([tile] * 9)] == [4, 4, 1]
     other = dataclasses.replace(tile, rule=CAUSAL)
