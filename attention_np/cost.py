@@ -37,7 +37,7 @@ import numpy.typing as npt
 from attention_np import blockwise as blockwise_op
 from attention_np import dot_product as op
 from attention_np import masks
-from attention_np._blockwise.columns import COUNTERS
+from attention_np._blockwise.columns import COUNTERS, number_of_parts
 from attention_np._blockwise.problem import (
     BLOCK,
     BLOCK_OF_A_RULE,
@@ -374,10 +374,11 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
         max(of_queries + at_work, kept) + c.converted * c.outputs,
     )
     gradients = c.itemsize * c.inputs
+    subtracting = number_of_parts(c.d_v) if c.m > columns else 1
     residual = 0 if c.m > columns else 3
     backward = Cost(
         2 * pairs * (3 * c.d_k + 2 * c.d_v),  # twice (blockwise.47)
-        (2 + (4 if drops else 2) + residual) * pairs,  # exponential, times the weights; a column of delta, or draws
+        (2 + (4 if drops else 2 * subtracting) + residual) * pairs,  # exponential, times the weights; columns, or draws
         c.itemsize * (3 * passes * width + 2 * c.queries + 2 * c.outputs),
         kept
         + gradients

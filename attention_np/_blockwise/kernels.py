@@ -15,7 +15,7 @@ import numpy as np
 
 from attention_np import biases
 from attention_np._blockwise import plain, scratch
-from attention_np._blockwise.columns import COUNTERS, by_features, with_column, with_counters
+from attention_np._blockwise.columns import COUNTERS, by_features, delta_parts, interleaved, with_column, with_counters
 from attention_np._blockwise.tiles import (
     Cotangent,
     Tangent,
@@ -88,20 +88,21 @@ def attend(tiles: Sequence[Tile]) -> list[Attended]:
 
 
 def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
-    query, key, value = _queries(tiles), _stacked(tiles, "key"), _stacked(tiles, "value")  # (h, n, d_k) and so on
-    moderate = tiles[0].dtype.kind != "c" and _is_moderate(value)
+    query = _queries(tiles)  # (h, n, d_k)
+    moderate = tiles[0].dtype.kind != "c" and all(map(_is_moderate, _in_parts(tiles, "value")))
     moderate = moderate and all(tile.sink is None or tile.sink < np.inf for tile in tiles)
-    # No product of a query and a key exceeds that of their lengths; NaN if one holds NaN.
-    bound = _length(query) * _length(key) if moderate else np.inf  # (blockwise.63)
+    bound = np.inf
+    if moderate:  # no product of a query and a key exceeds that of their lengths; NaN if one holds NaN
+        bound = float(_length(query) * np.max([_length(key) for key in _in_parts(tiles, "key")]))  # (blockwise.63)
     if not moderate or _may_overflow(tiles[0], bound):
         yield from (_plainly(tile) for tile in tiles)
         return
     if tiles[0].weights_by is not None:
-        for tile, output in zip(tiles, _weighed_values(tiles, query, key, value), strict=True):
+        for tile, output in zip(tiles, _weighed_values(tiles, query), strict=True):
             nothing = np.full(tile.n, np.nan, tile.dtype), np.zeros(tile.n, tile.dtype), np.ones(tile.n, tile.dtype)
             yield Attended(output, *nothing) if is_finite(output) else _plainly(tile)
         return
-    sums, totals, shifts = _sums(tiles, query, key, value, bound)
+    sums, totals, shifts = _sums(tiles, query, bound)
     outputs = sums / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
     natural = abs(tiles[0].factor) if tiles[0].only_scaled else 1  # what makes a score of a shift
     logsumexps = shifts * natural + np.log(totals)  # (h, n) (blockwise.5); of nothing it is minus infinity
@@ -125,10 +126,10 @@ def _plainly(tile: Tile) -> Attended:
     return Attended(output, logsumexp, np.zeros_like(logsumexp), np.full_like(logsumexp, np.nan))
 
 
-def _weighed_values(tiles: Sequence[Tile], query: Array, key: Array, value: Array) -> Array:
+def _weighed_values(tiles: Sequence[Tile], query: Array) -> Array:
     """The sums of values, (h, n, d_v), by weights of which each is of its own score alone."""
-    tile = tiles[0]
-    of_each = _WeightsOfEach(tile, query, key)
+    tile, value = tiles[0], _stacked(tiles, "value")
+    of_each = _WeightsOfEach(tile, query, _stacked(tiles, "key"))
     sums = np.zeros((len(tiles), tile.n, value.shape[-1]), tile.dtype)
     for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
         weights, _, _ = of_each.weights((heads, rows), (heads, columns), visible, bias)  # (h, b, c)
@@ -138,13 +139,13 @@ def _weighed_values(tiles: Sequence[Tile], query: Array, key: Array, value: Arra
     return sums
 
 
-def _sums(tiles: Sequence[Tile], query: Array, key: Array, value: Array, bound: float) -> tuple[Array, Array, Array]:
+def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Array, Array]:
     """The sums of weighted values (h, n, d_v) and of weights (h, n), and the shifts (h, n) they are relative to."""
-    tile, d_v = tiles[0], value.shape[-1]
+    tile, d_v = tiles[0], tiles[0].value.shape[-1]
     exponential, unit, least, small = _exponential(tile.dtype)
     # Where no exponential leaves the range any shift serves, and none is the cheapest: no running maximum is needed.
     in_range = tile.bias is None and bool(_largest_exponent(tiles, bound) <= small)
-    in_range = in_range and not any(_any_lost(value[:, part]) for part in slices(0, tile.m, KEYS))
+    in_range = in_range and not any(map(_any_lost, _in_parts(tiles, "value")))
     sums = np.zeros((len(tiles), tile.n, d_v + COUNTERS), tile.dtype)
     largest = np.full((len(tiles), tile.n, 1), 0 if in_range else -np.inf, tile.dtype)
     if tile.sink is not None:
@@ -155,11 +156,11 @@ def _sums(tiles: Sequence[Tile], query: Array, key: Array, value: Array, bound: 
     if in_range and tile.only_scaled:
         query = query * _factor(tile)  # products are exponents
     for part in slices(0, tile.m, KEYS):
-        own_key, own_value = by_features(key[:, part]), with_counters(value[:, part])
+        key, value = by_features(_stacked(tiles, "key", part)), with_counters(_stacked(tiles, "value", part))
         for heads, rows, columns, visible, bias in _blocks(tiles, part):
             own_sums, own_largest = sums[heads, rows], largest[heads, rows]
             own = slice(columns.start - part.start, columns.stop - part.start)
-            scores = _product("scores", query[heads, rows], transposed(own_key[heads, own]))  # (h, b, c) (blockwise.1)
+            scores = _product("scores", query[heads, rows], transposed(key[heads, own]))  # (h, b, c) (blockwise.1)
             if not in_range:
                 _shift(tile, scores, visible, bias, own_largest, own_sums)
                 np.maximum(scores, least, out=scores)
@@ -171,9 +172,9 @@ def _sums(tiles: Sequence[Tile], query: Array, key: Array, value: Array, bound: 
             if tile.dropout is not None:
                 own_sums[..., -1] += weights.sum(axis=-1)
                 weights *= _multipliers(tiles[heads], rows, columns)  # (blockwise.34)
-                _add_product(own_sums[..., :d_v], weights, own_value[heads, own, :d_v], TERMS)
+                _add_product(own_sums[..., :d_v], weights, value[heads, own, :d_v], TERMS)
             else:
-                _add_product(own_sums, weights, own_value[heads, own], TERMS)  # (blockwise.3) (blockwise.4)
+                _add_product(own_sums, weights, value[heads, own], TERMS)  # (blockwise.3) (blockwise.4)
     totals, shifts = sums[..., d_v:].sum(axis=-1), largest[..., 0]
     if not in_range:  # where nothing but minus infinity attends, the floor of the exponents has made weights of nothing
         totals[(shifts == -np.inf) & (totals > 0)] = np.nan
@@ -258,12 +259,12 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
     by_softmax = tile.weights_by is None
     in_one_block = tile.m <= tile.block_size[1] and tile.sink is None and by_softmax
     in_one_block = in_one_block and all(one.is_whole and one.d_logsumexp is None for one in cotangents)
-    delta = np.zeros((*d_output.shape[:2], 1), tile.dtype)  # (h, n, 1)
+    delta = np.zeros((*d_output.shape[:2], 1), tile.dtype)  # (h, n, p)
     if by_softmax:
-        delta = np.einsum("...b,...b->...", d_output, output)[..., None]  # (blockwise.10)
+        delta = delta_parts(d_output, output, are_many=not in_one_block)  # (blockwise.10)
     for of_tile, one in zip(delta, cotangents, strict=True):
         if one.d_logsumexp is not None:
-            of_tile[:, 0] -= one.d_logsumexp  # (blockwise.19)
+            of_tile[:, -1] -= one.d_logsumexp  # (blockwise.19)
     # The weights stay undivided. What they are to be divided by goes to the rows of the other operands, which are few.
     inverse = (1 / np.where(total == 0, np.inf, total))[..., None]  # (h, n, 1) (blockwise.9)
     query_over, d_output_over = query * inverse, d_output * inverse
@@ -272,8 +273,7 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
         recomputed = _RecomputedWeights(tile, query, key, shift[..., None])
     d_value = np.zeros_like(value)
     if tile.dropout is None:
-        half = value.shape[-1] // 2  # in the middle, where a sum is only as large as half of it (blockwise.71)
-        d_output, value = with_column(d_output, -delta, half), with_column(value, 1, half)  # (blockwise.67)
+        d_output, value = interleaved(d_output, -delta), interleaved(value, np.ones(delta.shape[-1]))
     value = by_features(value)
     d_query, d_key = np.zeros_like(query_over), np.zeros_like(key)
     of_biases = [plain.zeros(one) for one in tiles] if tile.bias is not None else []
@@ -285,7 +285,7 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
         if tile.dropout is not None:
             factors = _multipliers(tiles[heads], rows, columns)
             d_scores *= factors  # (blockwise.36)
-            d_scores -= delta[heads, rows]
+            d_scores -= delta[heads, rows].sum(axis=-1, keepdims=True)
         if in_one_block:  # the gradients of a row of scores sum to zero, and if not, then it is rounding
             residual = np.einsum("hbc,hbc->hb", weights, d_scores)[..., None] * inverse[heads, rows]  # (h, b, 1)
             d_scores -= residual  # (blockwise.72)
@@ -330,8 +330,7 @@ class _RecomputedWeights:
         if self.in_range:
             query = query * _factor(tile)  # products are exponents
         elif tile.only_scaled:  # one more column subtracts: q.k - s = [q, -s].[k, 1] (blockwise.67)
-            last = key.shape[-1]  # so that the product is rounded before as it was forward
-            query, key = with_column(query, -shift, last), with_column(key, 1, last)
+            query, key = with_column(query, -shift), with_column(key, 1)  # last: it rounds before as it did forward
         self.query, self.key = query, by_features(key)
 
     def weights(
@@ -543,9 +542,14 @@ def _in_batches(tiles: Sequence[Tile], work: Callable[[list[int]], Iterator[Resu
     return [by_number[number] for number in range(len(tiles))]
 
 
-def _stacked(tiles: Sequence[Tile], name: str) -> Array:
+def _stacked(tiles: Sequence[Tile], name: str, part: slice = slice(None)) -> Array:
     """One array of all tiles, in the dtype that is computed in; of one tile a view."""
-    return _together([getattr(tile, name) for tile in tiles]).astype(tiles[0].dtype, copy=False)
+    return _together([getattr(tile, name)[part] for tile in tiles]).astype(tiles[0].dtype, copy=False)
+
+
+def _in_parts(tiles: Sequence[Tile], name: str) -> Iterator[Array]:
+    """The keys or values of all tiles, so many at a time that few are in the dtype that is computed in."""
+    return (_stacked(tiles, name, part) for part in slices(0, tiles[0].m, KEYS))
 
 
 def _together(arrays: Sequence[Array]) -> Array:

@@ -19,7 +19,7 @@ def arrays(name: str = "four queries, five keys") -> dict[str, Array]:
 
 def large_arrays() -> dict[str, Array]:
     """Of one block of scores, and yet more than is done without a thread of its own."""
-    return {"query": normal(0, 10, 3), "key": normal(1, 500, 3), "value": normal(2, 500, 2)}
+    return {"query": normal(0, 20, 3), "key": normal(1, 300, 3), "value": normal(2, 300, 2)}
 
 
 def batch_of(n: int = 6, m: int = 7) -> dict[str, Array]:
