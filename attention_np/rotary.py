@@ -241,19 +241,16 @@ class Angles(NamedTuple):
     def at(self, positions: Array, compute: np.dtype[Any]) -> tuple[Array, Array]:
         """Cosine and sine of the angles at `positions`, (..., n) or (axes, ..., n), each (..., n, width / 2)."""
         of_pairs = positions[..., None] if self.axes is None else np.moveaxis(positions, 0, -1)[..., self.axes]
-        frequencies = np.asarray(self.frequencies, WIDE)  # a scaling of one's own may give others
-        turns = _turns if positions.size * frequencies.size <= KEPT else _turns.__wrapped__
-        scaled: Any = frequencies.tobytes(), WIDE(self.amplitude), real_types(compute)[0]
-        return turns(of_pairs.tobytes(), of_pairs.shape, of_pairs.dtype, *scaled)
+        arrays = of_pairs, np.asarray(self.frequencies, WIDE), np.asarray(self.amplitude, WIDE)  # of one's own scaling
+        turns = _turns if positions.size * arrays[1].size <= KEPT else _turns.__wrapped__
+        real: Any = real_types(compute)[0]
+        return turns(real, *[(x.shape, x.dtype, x.tobytes()) for x in arrays])
 
 
 @lru_cache(maxsize=8)
-def _turns(
-    positions: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], speeds: bytes, amplitude: Any, real: Any
-) -> tuple[Array, Array]:
+def _turns(real: Any, *contents: tuple[tuple[int, ...], np.dtype[Any], bytes]) -> tuple[Array, Array]:
     """Cosine and sine, of positions by their content: each layer of a model asks for the same ones again."""
-    of_pairs = np.ndarray(shape, dtype, positions)
-    frequencies = np.ndarray(len(speeds) // np.dtype(WIDE).itemsize, WIDE, speeds)  # (width / 2,)
+    of_pairs, frequencies, amplitude = (np.ndarray(*content) for content in contents)
     angles = of_pairs.astype(WIDE) * frequencies  # (rotary.3, rotary.23)
     turns = (amplitude * np.cos(angles)).astype(real), (amplitude * np.sin(angles)).astype(real)  # (rotary.39)
     for x in turns:

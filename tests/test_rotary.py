@@ -337,6 +337,12 @@ def test_scalings_that_cannot_be_are_refused(call: Callable[[], Any], message: s
         call()
 
 
+def test_a_scaling_of_ones_own_may_have_an_amplitude_for_each_pair_and_frequencies_for_each_token() -> None:
+    x, speeds, amplitude = normal(0, 3, 8), np.arange(12.0).reshape(3, 4), np.array([1.0, 2, 3, 4])
+    _, cache = rotary.forward(x, scaling=rotary.Scaling(lambda base, width: speeds, amplitude))
+    np.testing.assert_allclose(cache.cos, amplitude * np.cos(np.arange(3)[:, None] * speeds), rtol=1e-15)
+
+
 def test_the_angles_of_positions_are_kept_and_nobody_can_change_them() -> None:
     x, positions = normal(0, 5, 8), np.arange(5) * 3
     _, cache = rotary.forward(x, positions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from inspect import signature
+from inspect import isfunction, signature
 from numbers import Number
 from operator import index as as_index
 from typing import Any, NamedTuple, cast
@@ -226,7 +226,7 @@ class Tape:
                 values = [x.value if has else x for x, has in zip(parts, variable, strict=True)]
                 output, cache = op.forward(values, variable, **kwargs)
             else:
-                bound = _signature(op.forward).bind(*args, **kwargs)
+                bound = (_of_function if isfunction(op.forward) else signature)(op.forward).bind(*args, **kwargs)
                 for name, value in bound.arguments.items():
                     if variables_in(value):
                         if name not in op.Gradients._fields:
@@ -268,7 +268,7 @@ def as_constant(x: Any) -> Any:
 
 
 VARIABLES = (Variable, Place)
-_signature = lru_cache(signature)  # to read it takes as long as a small op
+_of_function = lru_cache(signature)  # to read it takes as long as a small op
 
 
 def mapped(function: Callable[[Any, Any], Any], value: Any, other: Any = None, *, keep: bool = True) -> Any:
