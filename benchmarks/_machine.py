@@ -69,13 +69,20 @@ def _blas() -> list[dict[str, Any]]:
 
 @contextmanager
 def blas_threads(number: int) -> Iterator[None]:
-    """Give the BLAS of NumPy this many threads for a while, if threadpoolctl is installed."""
+    """Give the BLAS of NumPy this many threads for a while, if threadpoolctl is installed.
+
+    No limit of threadpoolctl is set: as long as one thread has set one, those that others set mean nothing.
+    """
     controller = _controller()
-    if controller is None:
+    libraries = controller.select(user_api="blas").lib_controllers if controller else []
+    before = [library.num_threads for library in libraries]
+    for library in libraries:
+        library.set_num_threads(number)
+    try:
         yield
-        return
-    with controller.limit(limits=number, user_api="blas"):
-        yield
+    finally:
+        for library, threads in zip(libraries, before, strict=True):
+            library.set_num_threads(threads)
 
 
 @lru_cache

@@ -122,8 +122,8 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Hold BLAS to one thread, if threadpoolctl is installed.
+def one_thread() -> Iterator[bool]:
+    """Hold BLAS to one thread, if threadpoolctl is installed; whether it has one, as far as that is known.
 
     The number of threads of a BLAS belongs to the process: while this lasts, products elsewhere in the process run on
     one thread too. Nested and concurrent uses count as one, and when the last ends the number is what it was. A limit
@@ -131,12 +131,12 @@ def one_thread() -> Iterator[None]:
     """
     libraries = controller()
     if libraries is None:
-        yield
+        yield True
         return
     hold = _hold
     hold.acquire(libraries)
     try:
-        yield
+        yield all(library.num_threads == 1 for library in libraries.lib_controllers if library.user_api == "blas")
     finally:
         hold.release(libraries)
 

@@ -58,7 +58,8 @@ def run(
     All of it is done in threads of our own. A signal reaches the main thread alone, so none can leave a lock taken,
     BLAS at one thread or the caller on one core; an interrupted caller stops the threads, and waits for them. What
     `are_small`, the products of all tasks being so (:data:`attention_np._lib.blas.SMALL`), takes no lock, leaves BLAS
-    and cores as they are, and is done at once: to begin a thread would take longer.
+    and cores as they are, and is done at once: to begin a thread would take longer. Where BLAS cannot be held to one
+    thread, since a caller has set a limit of its own, its threads take the place of ours.
     """
     if are_small and executor is None:
         for label, task in tasks:
@@ -104,13 +105,13 @@ def _run(
     workers: int,
     call: _Call,
 ) -> None:
-    with blas.one_thread(), quiet():  # NumPy's error state is each thread's own
+    with blas.one_thread() as is_held, quiet():  # NumPy's error state is each thread's own
         remaining = iter(tasks)
         first = list(islice(remaining, 2))
         tasks = chain(first, takewhile(lambda _: not call.stopped, remaining))
         if executor is not None:
             _run_in(executor, function, tasks, consume, 2 * workers + 1)
-        elif workers == 1 or len(first) < 2:
+        elif workers == 1 or len(first) < 2 or not is_held:  # threads of BLAS and of ours stand in each other's way
             for label, task in tasks:
                 consume(label, function(task))
         else:

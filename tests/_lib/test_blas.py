@@ -23,6 +23,15 @@ class FakeController:
 
     threads = 8
     limited = 0
+    user_api = "blas"
+
+    @property
+    def lib_controllers(self) -> list[Any]:
+        return [self]
+
+    @property
+    def num_threads(self) -> int:
+        return self.threads
 
     def limit(self, *, limits: int, user_api: str) -> FakeController:
         assert user_api == "blas"
@@ -118,6 +127,17 @@ def test_real_blas_is_as_it_was(monkeypatch: Patch) -> None:
     assert seen
     assert all(count == 1 for counts in seen for count in counts)
     assert threads() == before
+
+
+def test_within_a_limit_of_several_threads_tasks_are_done_one_after_the_other(monkeypatch: Patch) -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    seen: set[int] = set()
+    attend = kernels.attend
+    monkeypatch.setattr(kernels, "attend", lambda tiles: (seen.add(threading.get_ident()), attend(tiles))[1])
+    x = normal(0, 16, 600, 3)
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        blockwise.forward(x, x, x, workers=2)
+    assert len(seen) == 1
 
 
 def test_real_blas_is_held_for_every_thread_until_the_last_call_returns() -> None:

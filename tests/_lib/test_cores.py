@@ -114,6 +114,7 @@ def test_a_child_is_free_before_blas_is_let_go_and_starts_its_threads(two_cores:
         """As threadpoolctl's; it says where the thread that lets go may run."""
 
         cores_at_end = 0
+        lib_controllers = ()
 
         def limit(self, **_: object) -> Limit:
             return self
