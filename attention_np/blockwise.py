@@ -182,6 +182,8 @@ def forward(
     On Linux, where threads of ours are as many as the cores, each keeps to one core until the call returns. What a
     rule starts meanwhile, threads or processes, begins on the core of its thread.
 
+    The memory of blocks, a few MiB for each worker, is kept for the next call.
+
     A few heads of which no two of n, m, d_k and d_v multiply to more than 4096 are done in the thread that asks: to
     begin one takes longer. Nothing is held then, since products so small no BLAS shares out.
 

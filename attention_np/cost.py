@@ -41,9 +41,8 @@ from attention_np._blockwise.columns import COUNTERS, number_of_parts
 from attention_np._blockwise.problem import (
     BLOCK,
     BLOCK_OF_A_RULE,
-    PAIRS_A_TASK,
     PAIRS_TO_A_POSITION,
-    POSITIONS_A_TASK,
+    USUAL_PAIRS,
     as_block_size,
 )
 from attention_np._lib.arguments import as_flag, as_integer
@@ -366,12 +365,13 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
     drops = int(sizes.dropout)
     at_work = c.itemsize * c.outputs + workers * (block * (1 + 3 * drops) + FORWARD_TILES * tile)
     kept = (c.stored + c.itemsize) * c.outputs + of_queries  # the output, and its copy, which is made at the end
+    spare = workers * (block + 2 * c.itemsize * rows * (c.d_v + 2 * COUNTERS))  # for the next call
 
     forward = Cost(
         2 * pairs * width,  # twice (blockwise.47)
         (1 + (3 if drops else 2 * COUNTERS)) * pairs,  # exponential, and columns to sum by; or sum, draw, multiplier
         c.itemsize * (passes * width + c.queries + 2 * c.outputs),
-        max(of_queries + at_work, kept) + c.converted * c.outputs,
+        max(of_queries + at_work, kept + spare) + c.converted * c.outputs,
     )
     gradients = c.itemsize * c.inputs
     subtracting = number_of_parts(c.d_v) if c.m > columns else 1
@@ -392,7 +392,7 @@ def _positions_of_a_task(c: _Counts) -> int:
     """The queries or the keys, whichever are more, of the tiles that a worker is given at once."""
     rows, columns = max(1, min(c.n, TILE)), max(1, min(c.m, TILE))
     weight = rows * columns + PAIRS_TO_A_POSITION * (rows + columns)
-    tiles = max(-(-PAIRS_A_TASK // weight), -(-POSITIONS_A_TASK // max(rows, columns)))
+    tiles = -(-USUAL_PAIRS // weight)
     return min(c.heads * max(c.n, c.m), tiles * max(rows, columns))
 
 

@@ -2,8 +2,7 @@
 
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from helpers import Array, Patch, each, normal
 
 from attention_np import blockwise, chain, cost, dot_product, indexer, latent, linear
+from attention_np._blockwise import scratch
 from attention_np._lib.counting import Counted, Tally
 from attention_np.cost import Sizes
 
@@ -46,49 +46,33 @@ def options_of(sizes: Sizes) -> dict[str, Any]:
     return {"is_causal": sizes.is_causal} | ({"dropout_p": 0.1, "rng": 0} if sizes.dropout else {})
 
 
-def in_a_thread_of_its_own(work: Callable[[], None]) -> None:
-    """The kernels keep scratch memory for each thread: a new one has none."""
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(work).result()
-
-
 def counted(op: Any, sizes: Sizes, monkeypatch: Patch, **how: Any) -> list[Tally]:
     """The tallies of forward and backward."""
-    tallies = []
-
-    def work() -> None:
-        *inputs, d_output = (array.view(Counted) for array in arrays(sizes, op))
-        with counting(monkeypatch) as tally:
-            _, cache = op.forward(*inputs, **options_of(sizes), **how)
-        tallies.append(tally)
-        with counting(monkeypatch) as tally:
-            op.backward(d_output, cache, **how)
-        tallies.append(tally)
-
-    in_a_thread_of_its_own(work)
-    return tallies
+    *inputs, d_output = (array.view(Counted) for array in arrays(sizes, op))
+    scratch._spare.clear()
+    with counting(monkeypatch) as forward:
+        _, cache = op.forward(*inputs, **options_of(sizes), **how)
+    with counting(monkeypatch) as backward:
+        op.backward(d_output, cache, **how)
+    return [forward, backward]
 
 
 def measured_peaks(op: Any, sizes: Sizes, **how: Any) -> list[int]:
     """The peaks of forward and backward, in bytes, as NumPy reports its arrays."""
-    peaks = []
-
-    def work() -> None:
-        *inputs, d_output = arrays(sizes, op)
-        tracemalloc.start()
-        try:
-            output, cache = op.forward(*inputs, **options_of(sizes), **how)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-            tracemalloc.reset_peak()
-            gradients = op.backward(d_output, cache, **how)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
-        del output, gradients  # they are there until now
-
     op.forward(*(np.ones((1, 2), np.float32),) * 3)  # what is imported and cached on first use is not counted
-    in_a_thread_of_its_own(work)
-    return peaks
+    *inputs, d_output = arrays(sizes, op)
+    scratch._spare.clear()
+    tracemalloc.start()
+    try:
+        output, cache = op.forward(*inputs, **options_of(sizes), **how)
+        forward = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        gradients = op.backward(d_output, cache, **how)
+        backward = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    del output, gradients  # they are there until now
+    return [forward, backward]
 
 
 @each("options", OPTIONS)

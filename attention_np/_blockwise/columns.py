@@ -58,16 +58,18 @@ def number_of_parts(features: int) -> int:
     return max(1, gcd(features, FEATURES * PARTS) // FEATURES)
 
 
-def interleaved(array: Array, columns: Array) -> Array:
+def interleaved(array: Array, columns: Array, *, is_by_features: bool = False) -> Array:
     """`array` (..., d) in as many parts as there are `columns` (..., p), each with its column in the middle.
 
     Where the product of a part is nearly what its column subtracts, the sum comes back to zero in each part, and in the
-    middle is still only as large as half a part makes it.
+    middle is still only as large as half a part makes it. In memory as :func:`by_features` has it, if asked.
     """
-    *rows, features = array.shape
+    *leading, rows, features = array.shape
     parts = columns.shape[-1]
-    half, width = features // parts // 2, features // parts
-    array = array.reshape(*rows, parts, width)
-    wider = np.empty((*rows, parts, width + 1), array.dtype)
-    wider[..., :half], wider[..., half], wider[..., half + 1 :] = array[..., :half], columns, array[..., half:]
-    return wider.reshape(*rows, parts * (width + 1))
+    half = features // parts // 2
+    sizes = (features + parts, rows) if is_by_features else (rows, features + parts)
+    wider = np.empty((*leading, *sizes), array.dtype)
+    wider = transposed(wider) if is_by_features else wider
+    into, array = (x.reshape(*leading, rows, parts, -1) for x in (wider, array))
+    into[..., :half], into[..., half], into[..., half + 1 :] = array[..., :half], columns, array[..., half:]
+    return wider

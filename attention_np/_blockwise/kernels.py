@@ -37,10 +37,10 @@ KEYS = 2048  # that are prepared together
 _OF_ROWS = ("d_output", "output", "shift", "total")
 TERMS = 128  # of a sum that are added up in one product: its rounding grows with the root of their number
 MANY = 1024  # queries or keys: backward, shorter sums take a tenth of the error off then, for a twentieth of the time
-TOGETHER = 1024  # queries or keys of small tiles that are prepared together: their arrays stay in the cache of a core
+TOGETHER = 2048  # queries or keys of small tiles that are prepared together: what is called once delays others once
 LIKENESSES = 16  # of tiles, as heads with masks of their own have them, that are told apart
 BLOCK_TWICE = 256, 256  # queries and keys of which double backward has four arrays where backward has two
-PAIRS = 2**17  # of a query and a key that are worked on at once, at most, where blocks of several tiles fit the cache
+PAIRS = 2**18  # of a query and a key that are worked on at once, at most, where blocks of several tiles fit the cache
 
 
 Result = TypeVar("Result")
@@ -89,11 +89,12 @@ def attend(tiles: Sequence[Tile]) -> list[Attended]:
 
 def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
     query = _queries(tiles)  # (h, n, d_k)
-    moderate = tiles[0].dtype.kind != "c" and all(map(_is_moderate, _in_parts(tiles, "value")))
+    keys, values = _Parts(tiles, "key"), _Parts(tiles, "value")
+    moderate = tiles[0].dtype.kind != "c" and all(map(_is_moderate, values))
     moderate = moderate and all(tile.sink is None or tile.sink < np.inf for tile in tiles)
     bound = np.inf
     if moderate:  # no product of a query and a key exceeds that of their lengths; NaN if one holds NaN
-        bound = float(_length(query) * np.max([_length(key) for key in _in_parts(tiles, "key")]))  # (blockwise.63)
+        bound = float(_length(query) * np.max(list(map(_length, keys))))  # (blockwise.63)
     if not moderate or _may_overflow(tiles[0], bound):
         yield from (_plainly(tile) for tile in tiles)
         return
@@ -102,7 +103,7 @@ def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
             nothing = np.full(tile.n, np.nan, tile.dtype), np.zeros(tile.n, tile.dtype), np.ones(tile.n, tile.dtype)
             yield Attended(output, *nothing) if is_finite(output) else _plainly(tile)
         return
-    sums, totals, shifts = _sums(tiles, query, bound)
+    sums, totals, shifts = _sums(tiles, query, keys, values, bound)
     outputs = sums / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
     natural = abs(tiles[0].factor) if tiles[0].only_scaled else 1  # what makes a score of a shift
     logsumexps = shifts * natural + np.log(totals)  # (h, n) (blockwise.5); of nothing it is minus infinity
@@ -139,13 +140,15 @@ def _weighed_values(tiles: Sequence[Tile], query: Array) -> Array:
     return sums
 
 
-def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Array, Array]:
+def _sums(
+    tiles: Sequence[Tile], query: Array, keys: _Parts, values: _Parts, bound: float
+) -> tuple[Array, Array, Array]:
     """The sums of weighted values (h, n, d_v) and of weights (h, n), and the shifts (h, n) they are relative to."""
     tile, d_v = tiles[0], tiles[0].value.shape[-1]
     exponential, unit, least, small = _exponential(tile.dtype)
     # Where no exponential leaves the range any shift serves, and none is the cheapest: no running maximum is needed.
     in_range = tile.bias is None and bool(_largest_exponent(tiles, bound) <= small)
-    in_range = in_range and not any(map(_any_lost, _in_parts(tiles, "value")))
+    in_range = in_range and not any(map(_any_lost, values))
     sums = np.zeros((len(tiles), tile.n, d_v + COUNTERS), tile.dtype)
     largest = np.full((len(tiles), tile.n, 1), 0 if in_range else -np.inf, tile.dtype)
     if tile.sink is not None:
@@ -155,8 +158,7 @@ def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Arr
         sums[..., -1:] = np.where(sinks == -np.inf, 0, weights)  # a sink is seen before any key (blockwise.39)
     if in_range and tile.only_scaled:
         query = query * _factor(tile)  # products are exponents
-    for part in slices(0, tile.m, KEYS):
-        key, value = by_features(_stacked(tiles, "key", part)), with_counters(_stacked(tiles, "value", part))
+    for part, key, value in zip(keys.slices, map(by_features, keys), map(with_counters, values), strict=True):
         for heads, rows, columns, visible, bias in _blocks(tiles, part):
             own_sums, own_largest = sums[heads, rows], largest[heads, rows]
             own = slice(columns.start - part.start, columns.stop - part.start)
@@ -273,8 +275,10 @@ def _gradients(tiles: Sequence[Tile], cotangents: Sequence[Cotangent]) -> Iterat
         recomputed = _RecomputedWeights(tile, query, key, shift[..., None])
     d_value = np.zeros_like(value)
     if tile.dropout is None:
-        d_output, value = interleaved(d_output, -delta), interleaved(value, np.ones(delta.shape[-1]))
-    value = by_features(value)
+        d_output = interleaved(d_output, -delta)
+        value = interleaved(value, np.ones(delta.shape[-1]), is_by_features=True)
+    else:
+        value = by_features(value)
     d_query, d_key = np.zeros_like(query_over), np.zeros_like(key)
     of_biases = [plain.zeros(one) for one in tiles] if tile.bias is not None else []
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
@@ -547,9 +551,18 @@ def _stacked(tiles: Sequence[Tile], name: str, part: slice = slice(None)) -> Arr
     return _together([getattr(tile, name)[part] for tile in tiles]).astype(tiles[0].dtype, copy=False)
 
 
-def _in_parts(tiles: Sequence[Tile], name: str) -> Iterator[Array]:
+class _Parts:
     """The keys or values of all tiles, so many at a time that few are in the dtype that is computed in."""
-    return (_stacked(tiles, name, part) for part in slices(0, tiles[0].m, KEYS))
+
+    def __init__(self, tiles: Sequence[Tile], name: str) -> None:
+        self.tiles, self.name = tiles, name
+        self.slices = list(slices(0, tiles[0].m, KEYS))
+        self.only = _stacked(tiles, name) if len(self.slices) == 1 else None  # made once
+
+    def __iter__(self) -> Iterator[Array]:
+        if self.only is not None:
+            return iter([self.only])
+        return (_stacked(self.tiles, self.name, part) for part in self.slices)
 
 
 def _together(arrays: Sequence[Array]) -> Array:

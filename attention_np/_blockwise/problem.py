@@ -26,8 +26,9 @@ BLOCK, BLOCK_OF_A_RULE = (512, 256), (256, 384)  # fewer queries follow a rule m
 TASKS = 8  # of a large problem, at least: with fewer, there are machines some of whose cores would have none
 # Queries and keys of a tile: the first of which there are as many tiles.
 SIDES = {(2048, 2048): TASKS, (2048, 1024): TASKS, (1024, 1024): TASKS // 2, (512, 512): 0}
-POSITIONS_A_TASK = 2048  # a task of less takes hardly longer than handing it over, and one of less than so many pairs
-PAIRS_A_TASK, PAIRS_TO_A_POSITION = 2**19, 64  # where to prepare a query or a key takes as long as 64 pairs
+# Pairs of a query and a key, where to prepare one of either takes as long as 64: a task of the least takes not much
+# longer than handing it over, and in tasks of the usual size threads rarely wait for each other for the interpreter.
+LEAST_PAIRS, USUAL_PAIRS, PAIRS_TO_A_POSITION = 2**19, 2**20, 64
 
 OF_ROWS, OF_KEYS = ("logsumexp", "shift", "total"), ("key", "value")  # one number for each query; a row for each key
 
@@ -267,24 +268,26 @@ class Problem:
 
 
 def grouped(places: list[Place]) -> Iterator[list[Place]]:
-    """`places`, as many together as are worth a task, but not so many that there are too few tasks."""
+    """`places` in an even number of tasks of about one size, but for such as would be too small to be worth one."""
+    sizes = [_pairs(place) for place in places]
+    tasks = max(TASKS // 2, sum(sizes) // (2 * USUAL_PAIRS) * 2)
     group: list[Place] = []
-    pairs = positions = 0
-    enough = min(POSITIONS_A_TASK, sum(map(_positions, places)) // TASKS)
-    for place in places:
+    so_far = handed = turn = 0
+    for place, size in zip(places, sizes, strict=True):
         group.append(place)
-        rows, columns = place.rows.stop - place.rows.start, place.columns.stop - place.columns.start
-        pairs += rows * columns + PAIRS_TO_A_POSITION * (rows + columns)
-        positions += _positions(place)
-        if pairs >= PAIRS_A_TASK and positions >= enough:
+        so_far += size
+        due = so_far * tasks // sum(sizes)
+        if so_far - handed >= LEAST_PAIRS and due > turn:
             yield group
-            group, pairs, positions = [], 0, 0
+            group, handed, turn = [], so_far, due
     if group:
         yield group
 
 
-def _positions(place: Place) -> int:
-    return int(max(place.rows.stop - place.rows.start, place.columns.stop - place.columns.start))
+def _pairs(place: Place) -> int:
+    """How much there is to do at a place."""
+    rows, columns = place.rows.stop - place.rows.start, place.columns.stop - place.columns.start
+    return int(rows * columns + PAIRS_TO_A_POSITION * (rows + columns))
 
 
 def _evenly(columns: slice, side: int) -> Iterator[slice]:

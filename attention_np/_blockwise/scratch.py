@@ -1,4 +1,4 @@
-"""Arrays of each thread that are used again and again, and so are in its core's cache."""
+"""Arrays that a thread uses again and again, and so are in its core's cache; calls hand them on to the next."""
 
 from __future__ import annotations
 
@@ -37,26 +37,28 @@ class _Arrays:
 
 
 class _Of(threading.local):
-    """What a thread has: a few MiB."""
+    """What a thread works with."""
 
     def __init__(self) -> None:
         self.taken: list[_Arrays] = []
-        self.spare: list[_Arrays] = []
 
 
 _of = _Of()
+_spare: list[_Arrays] = []  # a few MiB for each thread that ever worked at the same time as others
 
 
 @contextmanager
 def own() -> Iterator[None]:
     """Arrays that nobody else uses meanwhile: a rule, or the handler of a signal, may itself use attention."""
-    _of.taken.append(_of.spare.pop() if _of.spare else _Arrays())
+    try:
+        arrays = _spare.pop()
+    except IndexError:
+        arrays = _Arrays()
+    _of.taken.append(arrays)
     try:
         yield
     finally:
-        used = _of.taken.pop()
-        if not _of.spare:
-            _of.spare.append(used)
+        _spare.append(_of.taken.pop())
 
 
 def array(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -60,4 +60,8 @@ def test_each_column_is_in_the_middle_of_its_part() -> None:
 def test_the_features_of_second_operands_are_in_order_in_memory() -> None:
     key = normal(4, 2, 3, 8)
     np.testing.assert_array_equal(by_features(key), key)
-    assert by_features(key).swapaxes(-1, -2).flags.c_contiguous
+    value, columns = normal(5, 2, 3, 32), normal(6, 2, 3, 4)
+    wider = interleaved(value, columns, is_by_features=True)
+    np.testing.assert_array_equal(wider, interleaved(value, columns))
+    for array in (by_features(key), wider):
+        assert array.swapaxes(-1, -2).flags.c_contiguous

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from helpers import SOME_HIDDEN, Array, Patch, assert_close, each, normal
 
 from attention_np import blockwise, dot_product
 from attention_np._blockwise import kernels, plain
+from attention_np._lib import arrays as _lib_arrays
 
 from .calls import a_mask, arrays, assert_same_as_dot_product, batch_of
 
@@ -37,6 +39,23 @@ def test_what_is_finite_goes_through_the_kernels(
     bias = None if bias is None else bias.astype(dtype)
     output, cache = blockwise.forward(**x, scale=scale, bias=bias, **options, block_size=2)
     blockwise.backward(output, cache)
+
+
+def test_the_caller_leaves_products_to_the_workers(monkeypatch: Patch) -> None:
+    """A thread of BLAS goes on turning after a product that it shared, for as long as a pass takes."""
+    callers, sum_of_squares = [], _lib_arrays.sum_of_squares
+
+    def seen(array: Array) -> Any:
+        callers.append(threading.current_thread())
+        return sum_of_squares(array)
+
+    for module in (_lib_arrays, kernels):
+        monkeypatch.setattr(module, "sum_of_squares", seen)
+    query = normal(0, 2, 256, 64)
+    output, cache = blockwise.forward(query, query, query)
+    blockwise.backward(output, cache)
+    assert callers
+    assert threading.current_thread() not in callers
 
 
 @pytest.mark.usefixtures("kernels_only")

@@ -1,5 +1,6 @@
 """Memory that kernels use again: nothing depends on what it held."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,18 @@ def test_memory_that_is_in_use_is_not_given_out_again() -> None:
         assert scratch.array("scores", (2, 4), np.dtype(float)) is smaller
     with scratch.own():
         assert np.shares_memory(again, scratch.array("scores", (2, 2), np.dtype(float)))
+
+
+def test_threads_of_the_next_call_use_the_memory_of_the_last() -> None:
+    def address() -> int:
+        with scratch.own():
+            return int(scratch.array("scores", (3, 4), np.dtype(float)).ctypes.data)
+
+    def in_a_thread_of_its_own() -> int:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(address).result()
+
+    assert address() == in_a_thread_of_its_own() == in_a_thread_of_its_own()
 
 
 def test_memory_that_is_kept_is_no_more_than_was_asked_for() -> None:
