@@ -41,8 +41,8 @@ from attention_np._blockwise.columns import COUNTERS, number_of_parts
 from attention_np._blockwise.problem import (
     BLOCK,
     BLOCK_OF_A_RULE,
+    MOST_PAIRS,
     PAIRS_TO_A_POSITION,
-    USUAL_PAIRS,
     as_block_size,
 )
 from attention_np._lib.arguments import as_flag, as_integer
@@ -392,7 +392,7 @@ def _positions_of_a_task(c: _Counts) -> int:
     """The queries or the keys, whichever are more, of the tiles that a worker is given at once."""
     rows, columns = max(1, min(c.n, TILE)), max(1, min(c.m, TILE))
     weight = rows * columns + PAIRS_TO_A_POSITION * (rows + columns)
-    tiles = -(-USUAL_PAIRS // weight)
+    tiles = -(-MOST_PAIRS // weight)
     return min(c.heads * max(c.n, c.m), tiles * max(rows, columns))
 
 

@@ -26,9 +26,9 @@ BLOCK, BLOCK_OF_A_RULE = (512, 256), (256, 384)  # fewer queries follow a rule m
 TASKS = 8  # of a large problem, at least: with fewer, there are machines some of whose cores would have none
 # Queries and keys of a tile: the first of which there are as many tiles.
 SIDES = {(2048, 2048): TASKS, (2048, 1024): TASKS, (1024, 1024): TASKS // 2, (512, 512): 0}
-# Pairs of a query and a key, where to prepare one of either takes as long as 64: a task of the least takes not much
-# longer than handing it over, and in tasks of the usual size threads rarely wait for each other for the interpreter.
-LEAST_PAIRS, USUAL_PAIRS, PAIRS_TO_A_POSITION = 2**19, 2**20, 64
+# Pairs of a query and a key, where to prepare one of either takes as long as 64: a task of the least takes longer than
+# handing it over, and in one of the most threads rarely wait for each other to let the interpreter go.
+LEAST_PAIRS, MOST_PAIRS, PAIRS_TO_A_POSITION = 2**18, 2**20, 64
 
 OF_ROWS, OF_KEYS = ("logsumexp", "shift", "total"), ("key", "value")  # one number for each query; a row for each key
 
@@ -268,18 +268,14 @@ class Problem:
 
 
 def grouped(places: list[Place]) -> Iterator[list[Place]]:
-    """`places` in an even number of tasks of about one size, but for such as would be too small to be worth one."""
-    sizes = [_pairs(place) for place in places]
-    tasks = max(TASKS // 2, sum(sizes) // (2 * USUAL_PAIRS) * 2)
-    group: list[Place] = []
-    so_far = handed = turn = 0
-    for place, size in zip(places, sizes, strict=True):
+    """`places` in tasks that get smaller: few to hand over, and short ones at the end, where workers wait for one."""
+    left, group, size = sum(map(_pairs, places)), [], 0
+    for place in places:
         group.append(place)
-        so_far += size
-        due = so_far * tasks // sum(sizes)
-        if so_far - handed >= LEAST_PAIRS and due > turn:
+        size += _pairs(place)
+        if size >= min(max(LEAST_PAIRS, 2 * left // TASKS), MOST_PAIRS):
             yield group
-            group, handed, turn = [], so_far, due
+            left, group, size = left - size, [], 0
     if group:
         yield group
 
