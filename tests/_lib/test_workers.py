@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _blockwise.calls import AtOnce, assert_expected_bits, failing, results
-from helpers import Array, assert_alike, assert_same_bits, each, normal
+from helpers import Array, Patch, assert_alike, assert_same_bits, each, normal
 
 from attention_np import blockwise, rules
 from attention_np._lib import blas, workers
@@ -251,8 +251,18 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 @each("count", [1, 2])
-def test_an_interrupt_at_any_line_leaves_blas_the_caller_and_the_threads_as_they_were(count: int) -> None:
+def test_an_interrupt_at_any_line_leaves_blas_the_caller_and_the_threads_as_they_were(
+    count: int, monkeypatch: Patch
+) -> None:
     """In the threads that work nothing is ever interrupted: a signal reaches the main thread alone."""
+    at_work, run = [False], workers._run
+
+    def watched(*args: Any) -> None:
+        at_work.append(True)
+        run(*args)
+        at_work.append(False)
+
+    monkeypatch.setattr(workers, "_run", watched)
     x = normal(0, 4, 600, 3)
     expected, before = blockwise.forward(x, x, x)[0], threads_of_blas()
     affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
@@ -260,7 +270,13 @@ def test_an_interrupt_at_any_line_leaves_blas_the_caller_and_the_threads_as_they
     while not over:
         lines += 1
         over = interrupted_at(lines, lambda: blockwise.forward(x, x, x, workers=count))
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("attention_np")], lines
+        seen = [*at_work]
+        assert not seen[-1], lines
+        ours = [thread for thread in threading.enumerate() if thread.name.startswith("attention_np")]
+        for thread in ours:  # at high load one whose call is over takes a while to end
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in ours), lines
+        assert at_work == seen, lines  # and no work is begun afterwards
         assert threads_of_blas() == before, lines
         assert affinity is None or os.sched_getaffinity(0) == affinity, lines
         assert_same_bits(blockwise.forward(x, x, x, workers=count)[0], expected)
