@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_added, as_axes, as_floating, as_number, check_broadcasts_to
-from attention_np._lib.arrays import Array, precision, real_types
+from attention_np._lib.arrays import Array, is_finite, precision, real_types
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
 from attention_np._lib.wide import is_wide, narrowed, widened
@@ -107,7 +107,7 @@ def forward(
     [[ 0.181  -0.1358]]
     """
     x, gain, epsilon, axes = as_normalised(x, gain, epsilon, axis)
-    return normalise(x=x, gain=gain, epsilon=epsilon, axis=axes)
+    return normalise(x, gain, epsilon=epsilon, axis=axes)
 
 
 @passes.forward
@@ -115,7 +115,7 @@ def normalise(x: Array, gain: Array | None, epsilon: Any, axis: tuple[int, ...] 
     """What :func:`forward` computes, of arguments that it has checked."""
     rms = root_mean_square(x, epsilon, axis)  # (..., 1) (rms-norm.1, rms-norm.22)
     normalised = x / rms  # (..., d) (rms-norm.2)
-    output = normalised * (1 if gain is None else gain)  # (..., d) (rms-norm.3, rms-norm.24)
+    output = normalised.copy() if gain is None else normalised * gain  # (..., d) (rms-norm.3, rms-norm.24)
     return output, Cache(
         x=x, gain=gain, epsilon=epsilon, axis=axis, rms=rms, normalised=normalised, output_shape=output.shape
     )
@@ -126,9 +126,11 @@ def root_mean_square(x: Array, epsilon: Any, axis: tuple[int, ...]) -> Array:
     root: Array = np.sqrt(mean(x * x, axis) + epsilon)
     if is_wide(root):
         return root
-    # The squares of smaller numbers lose digits, or are zero.
-    usual = (_least_root(root.dtype) < root.real) & (root.real < np.inf)
-    return root if usual.all() else np.where(usual, root, narrowed(root_mean_square(widened(x), epsilon, axis)))
+    least = _least_root(root.dtype)  # the squares of smaller numbers lose digits, or are zero
+    if is_finite(root) and root.real.min(initial=np.inf) > least:
+        return root
+    usual = (least < root.real) & (root.real < np.inf)
+    return np.where(usual, root, narrowed(root_mean_square(widened(x), epsilon, axis)))
 
 
 @lru_cache

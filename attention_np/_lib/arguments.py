@@ -72,14 +72,15 @@ def as_axes(name: str, axes: int | tuple[int, ...], of: str, array: Array) -> tu
     sequence = axes if isinstance(axes, tuple) else (axes,)
     if not sequence:
         raise ValueError(f"{name} must be of at least one axis of {of}, not ()")
-    numbers = [as_integer(name, axis) for axis in sequence]
-    for axis in numbers:
-        if not -array.ndim <= axis < array.ndim:
-            raise ValueError(f"{of} has no axis {shortened(axis)} ({of}.shape={array.shape})")
-    from_last = tuple(axis % array.ndim - array.ndim for axis in numbers)
+    from_last = []
+    for axis in sequence:
+        number = as_integer(name, axis)
+        if not -array.ndim <= number < array.ndim:
+            raise ValueError(f"{of} has no axis {shortened(number)} ({of}.shape={array.shape})")
+        from_last.append(number % array.ndim - array.ndim)
     if len(set(from_last)) < len(from_last):
         raise ValueError(f"{name} must name an axis of {of} once, not {axes} ({of}.shape={array.shape})")
-    return from_last
+    return tuple(from_last)
 
 
 def as_array(name: str, values: npt.ArrayLike, what: str = "numbers") -> Array:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, cleandoc, signature, unwrap
+from itertools import repeat
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
@@ -116,16 +117,15 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     @wraps(mathematics)
     def shell(*inputs: Any, **arguments: Any) -> tuple[Array, Any]:
         inputs = inputs or tuple([arguments.pop(name) for name in op.names])
-        ready, dtype = op.ready(inputs)
-
-        def run(widen: Map, _: Map) -> tuple[Any, Any]:
-            output, cache, *intermediates = mathematics(*op.each_factor(widen, ready), **arguments)
-            result = output, cache if widen is _same else _plain(cache)
-            return result, (output, intermediates) if intermediates else None
+        ready, dtype, is_single = op.ready(inputs)
 
         with quiet():
-            output, cache = op.in_range_of(run, lambda: op.factors(ready))
-            output = as_result(op.without_query_axis(np.asanyarray(output), inputs), dtype.result)
+            output, cache, *intermediates = mathematics(*ready, **arguments)
+            if intermediates and op.left_range((output, *intermediates), lambda: op.factors(ready)):
+                output, cache, *_ = mathematics(*op.widened(ready), **arguments)
+                cache = _plain(cache)
+            output = np.asanyarray(output)
+            output = as_result(_without_axis(output) if is_single else output, dtype.result)
         if ready is inputs and cache.output_shape == output.shape:
             return output, cache
         return output, op.cache._make((*inputs, *cache[len(inputs) : -1], output.shape))
@@ -146,18 +146,22 @@ def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     def shell(*args: Any, **kwargs: Any) -> Any:
         vectors, options = _by_keyword(more, kwargs)
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
-        inputs, cache, dtype = op.opened(cache)
-        d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, dtype.compute), inputs)
+        inputs, cache, dtype, is_single = op.opened(cache)
+        d_output = as_vector(vector, d_output, cache.output_shape, dtype.compute)
+        d_output = _with_axis(d_output) if is_single else d_output
         further = _further_vectors(vectors, cache, dtype.compute) if vectors else vectors
 
-        def run(widen: Map, opened: Map) -> tuple[Any, Any]:
-            more = {name: widen(x) for name, x in further.items()} if further else further
-            results, intermediates = _split(mathematics(widen(d_output), opened(cache), **more, **options))
-            gradients = op.as_given(results, inputs, d_output)
-            return gradients, None if intermediates is None else (results, intermediates, gradients)
-
         with quiet():
-            return op.in_range_of(run, lambda: op.factors_with((d_output, *further.values()), cache))
+            results, intermediates = _split(mathematics(d_output, cache, **further, **options))
+            gradients = op.as_given(results, inputs, d_output, is_single)
+            if intermediates is None:
+                return gradients
+            operands = d_output, *further.values()
+            if op.left_range((*intermediates, *gradients), lambda: op.factors_with(operands, cache)):
+                wide = _all_widened(further)
+                results, _ = _split(mathematics(_widened(d_output), op.in_range(cache), **wide, **options))
+                gradients = op.as_given(results, inputs, d_output, is_single)
+            return gradients
 
     shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
     first, second, *others = declared.parameters.values()
@@ -182,20 +186,19 @@ def jvp(mathematics: Callable[..., Any]) -> Any:
         outputs = keywords.pop("outputs", None) if further else None
         if not keywords.keys() <= declared.parameters.keys():
             _bound(mathematics, (cache,), keywords)  # which says what is not an argument
-        inputs, cache, dtype = op.opened(cache)
+        inputs, cache, dtype, is_single = op.opened(cache)
         check_outputs(op.name, outputs, ("output", *further))
-        tangents = op.tangents(keywords, inputs, dtype.compute, zeros=not op.declared.in_parts)
+        tangents = op.tangents(keywords, inputs, dtype.compute, is_single, zeros=not op.declared.in_parts)
         options = {name: x for name, x in keywords.items() if name not in tangents}
 
-        def run(widen: Map, opened: Map) -> tuple[Any, Any]:
-            of_inputs = {name: widen(x) for name, x in tangents.items()}
-            results, intermediates = _by_output(mathematics(opened(cache), **of_inputs, **options))
-            named = [results[name] for name in outputs or ("output",)]
-            return results, None if intermediates is None else (named, intermediates)
-
         with quiet():
-            results = op.in_range_of(run, lambda: op.factors_with(tuple(tangents.values()), cache))
-            results["output"] = op.without_query_axis(np.asarray(results["output"]), inputs)
+            results, intermediates = _by_output(mathematics(cache, **tangents, **options))
+            if intermediates is not None:
+                looked_at = *(results[name] for name in outputs or ("output",)), *intermediates
+                if op.left_range(looked_at, lambda: op.factors_with(tuple(tangents.values()), cache)):
+                    results, _ = _by_output(mathematics(op.in_range(cache), **_all_widened(tangents), **options))
+            output = np.asarray(results["output"])
+            results["output"] = _without_axis(output) if is_single else output
             if outputs is None:
                 return as_result(results["output"], dtype.result)
             dtypes = {name: dtype.result if name == "output" else getattr(cache, name).dtype for name in outputs}
@@ -243,24 +246,25 @@ def double_backward(
         vectors, options = _by_keyword(more, kwargs)
         three = args if len(args) == 3 and not kwargs else _bound(mathematics, args, kwargs)
         d_gradients, d_output, cache = three
-        inputs, cache, dtype = op.opened(cache)
+        inputs, cache, dtype, is_single = op.opened(cache)
         check_gradients(d_gradients, op.gradients, op.name)
-        d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, dtype.compute), inputs)
+        d_output = as_vector(vector, d_output, cache.output_shape, dtype.compute)
+        d_output = _with_axis(d_output) if is_single else d_output
         further = _further_vectors(vectors, cache, dtype.compute)
-        tangents = op.gradients(**op.tangents(d_gradients._asdict(), inputs, dtype.compute))
-
-        def run(widen: Map, opened: Map) -> tuple[Any, Any]:
-            operands = op.gradients(*map(widen, tangents)), widen(d_output), opened(cache)
-            more = {name: widen(x) for name, x in further.items()}
-            (d_d_output, results), intermediates = formulas(*operands, **more, **options)
-            gradients = op.as_given(results, inputs, d_output)
-            looked_at = d_d_output, results, intermediates, list(_computed(results, gradients))
-            return (d_d_output, gradients), None if intermediates is None else looked_at
+        tangents = op.gradients(**op.tangents(d_gradients._asdict(), inputs, dtype.compute, is_single))
 
         with quiet():
-            factors = op.factors_with((*tangents, d_output, *further.values()), cache)
-            d_d_output, gradients = op.in_range_of(run, lambda: factors)
-            return as_result(op.without_query_axis(np.asarray(d_d_output), inputs), dtype.result), gradients
+            (d_d_output, results), intermediates = formulas(tangents, d_output, cache, **further, **options)
+            gradients = op.as_given(results, inputs, d_output, is_single)
+            if intermediates is not None:
+                looked_at = d_d_output, results, intermediates, list(_computed(results, gradients))
+                operands = *tangents, d_output, *further.values()
+                if op.left_range(looked_at, lambda: op.factors_with(operands, cache)):
+                    wide = op.gradients(*map(_widened, tangents)), _widened(d_output), op.in_range(cache)
+                    (d_d_output, results), _ = formulas(*wide, **_all_widened(further), **options)
+                    gradients = op.as_given(results, inputs, d_output, is_single)
+            d_d_output = np.asarray(d_d_output)
+            return as_result(_without_axis(d_d_output) if is_single else d_d_output, dtype.result), gradients
 
     shell.__doc__ = _documented(mathematics, DOUBLE_BACKWARD.replace("d_output", vector))
     first, second, third, *others = signature(mathematics).parameters.values()
@@ -359,42 +363,41 @@ class _Known(NamedTuple):
         place = None if declared.queries is None else names.index(declared.queries)
         return cls(name, names, module["Gradients"], module["Cache"], declared, place)
 
-    def in_range_of(self, run: Callable[[Map, Map], tuple[Any, Any]], factors: Callable[[], Sequence[Any]]) -> Any:
-        """What `run` gives; once more of numbers whose range has no end, where it may have left that of the dtype.
-
-        ``run(widen, opened)`` gives a result of operands and a cache that these two are applied to, and what is looked
-        at: None if the formulas do not ask for the second look.
-        """
-        result, looked_at = run(_same, _same)
-        if looked_at is None:
-            return result
+    def left_range(self, looked_at: Iterable[Any], factors: Callable[[], Sequence[Any]]) -> bool:
+        """Whether what is on the way to `looked_at`, products of `factors`, may have left the range of the dtype."""
         if not self.declared.in_parts:
-            left = not are_usual(looked_at) and may_leave_range(factors())
-        else:
-            with one_thread():  # threads of BLAS that have been woken stand in the way of those of the next call
-                left = not are_usual(looked_at) and may_leave_range(_in_common_dtype(factors()))
-        return run(_widened, self.in_range)[0] if left else result
+            return not are_usual(looked_at) and may_leave_range(factors())
+        with one_thread():  # threads of BLAS that have been woken stand in the way of those of the next call
+            return not are_usual(looked_at) and may_leave_range(_in_common_dtype(factors()))
 
-    def ready(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], Precision]:
-        """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
+    def ready(self, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], Precision, bool]:
+        """The inputs as formulas have them, not copied where they are so; their dtype; whether a query is single."""
+        is_single = self.place is not None and inputs[self.place].ndim == 1
         dtype = _precision_of_one_dtype(inputs)
-        if dtype is not None and not self._is_single(inputs):
-            return inputs, dtype
+        if dtype is not None and not is_single:
+            return inputs, dtype, is_single
         dtype = _precision(inputs)
-        if not self._is_single(inputs) and all(x.dtype == dtype.compute for x in _flat(inputs)):
-            return inputs, dtype
+        if not is_single and all(x.dtype == dtype.compute for x in _flat(inputs)):
+            return inputs, dtype, is_single
         cast = inputs if self.declared.in_parts else [_in_dtype(x, dtype.compute) for x in inputs]
-        return tuple(self._each_query(self.with_query_axis, cast, inputs)), dtype
+        return tuple(self._of_query(_with_axis, cast) if is_single else cast), dtype, is_single
 
-    def opened(self, cache: Any) -> tuple[Any, Any, Precision]:
-        """The inputs in `cache`, as they were given; the cache with them as formulas have them; and in which dtype."""
+    def opened(self, cache: Any) -> tuple[Any, Any, Precision, bool]:
+        """The inputs in `cache`, as they were given; the cache with them :meth:`ready`; and what that says of them."""
         check_cache(cache, self.cache, self.name)
         inputs = cache[: len(self.names)]
-        ready, dtype = self.ready(inputs)
-        return inputs, cache if ready is inputs else self.cache._make((*ready, *cache[len(inputs) :])), dtype
+        ready, dtype, is_single = self.ready(inputs)
+        cache = cache if ready is inputs else self.cache._make((*ready, *cache[len(inputs) :]))
+        return inputs, cache, dtype, is_single
 
     def tangents(
-        self, keywords: Mapping[str, Any], inputs: Sequence[Any], compute: np.dtype[Any], *, zeros: bool = True
+        self,
+        keywords: Mapping[str, Any],
+        inputs: Sequence[Any],
+        compute: np.dtype[Any],
+        is_single: bool,
+        *,
+        zeros: bool = True,
     ) -> dict[str, Any]:
         """A tangent of each input, as formulas have them; without `zeros` None is kept."""
         tangents = []
@@ -402,20 +405,13 @@ class _Known(NamedTuple):
             tangent = keywords.get(name)
             is_kept = tangent is None and not zeros
             tangents.append(None if is_kept else _tangent(self.name, name, tangent, x, compute))
-        return dict(zip(self.names, self._each_query(self.with_query_axis, tangents, inputs), strict=True))
+        tangents = self._of_query(_with_axis, tangents) if is_single else tangents
+        return dict(zip(self.names, tangents, strict=True))
 
-    def as_given(self, results: Any, inputs: Sequence[Any], d_output: Array) -> Any:
+    def as_given(self, results: Any, inputs: Sequence[Any], d_output: Array, is_single: bool) -> Any:
         """The gradients that formulas return, as those of `inputs`; none has the memory of `d_output`."""
-        of = zip(self._each_query(self.without_query_axis, results, inputs), inputs, strict=True)
-        return type(results)(*[_as_gradient(d_x, x, d_output) for d_x, x in of])
-
-    def with_query_axis(self, rows: Array, inputs: Sequence[Any]) -> Array:
-        """`rows`, (..., features), with an axis for the queries where the inputs have a single one without."""
-        return rows[..., None, :] if self._is_single(inputs) else rows
-
-    def without_query_axis(self, rows: Array, inputs: Sequence[Any]) -> Array:
-        """`rows`, (..., n, features), less that axis."""
-        return rows[..., 0, :] if self._is_single(inputs) else rows
+        of = self._of_query(_without_axis, results) if is_single else results
+        return type(results)(*map(_as_gradient, of, inputs, repeat(d_output)))
 
     def factors(self, inputs: Iterable[Any]) -> list[Any]:
         """Of the inputs, the arrays that products are of."""
@@ -426,28 +422,30 @@ class _Known(NamedTuple):
         others = [getattr(cache, name) for name in self.declared.factors]
         return _flat((vectors, *others)) + self.factors(cache[: len(self.names)])
 
-    def each_factor(self, change: Map, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The inputs, of which those that products are of are changed."""
-        if change is _same:
-            return inputs
-        return [x if name in self.declared.added else change(x) for name, x in zip(self.names, inputs, strict=True)]
+    def widened(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs, of which those that products are of are widened."""
+        return [x if name in self.declared.added else _widened(x) for name, x in zip(self.names, inputs, strict=True)]
 
     def in_range(self, cache: Any) -> Any:
         """`cache` for the second look: with products made again, of inputs that are widened."""
         if not self.declared.has_products:
             return cache
         number = len(self.names)
-        return self.cache._make((*self.each_factor(_widened, cache[:number]), *cache[number:])).in_range()
+        return self.cache._make((*self.widened(cache[:number]), *cache[number:])).in_range()
 
-    def _is_single(self, inputs: Sequence[Any]) -> bool:
-        return self.place is not None and inputs[self.place].ndim == 1
+    def _of_query(self, change: Map, values: Sequence[Any]) -> list[Any]:
+        """Of `values`, one for each input, `change` that of the query."""
+        return [change(x) if place == self.place and x is not None else x for place, x in enumerate(values)]
 
-    def _each_query(self, change: Callable[..., Any], values: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
-        """Of `values`, one for each input, `change` that of the queries."""
-        if not self._is_single(inputs):
-            return values
-        of = enumerate(values)
-        return [change(x, inputs) if place == self.place and x is not None else x for place, x in of]
+
+def _with_axis(rows: Array) -> Array:
+    """`rows`, (..., features), of a single query, with an axis for the queries."""
+    return rows[..., None, :]
+
+
+def _without_axis(rows: Array) -> Array:
+    """`rows`, (..., n, features), less that axis."""
+    return rows[..., 0, :]
 
 
 def _by_keyword(names: Sequence[str], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -566,13 +564,13 @@ def _each(function: Callable[..., Any], value: Any) -> Any:
     return _like(value, (_each(function, x) for x in value)) if isinstance(value, SEVERAL) else function(value)
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _widened(value: Any) -> Any:
     """An array, or each in a NamedTuple or a list, with a range that has no end."""
     return _each(widened, value)
+
+
+def _all_widened(vectors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _widened(x) for name, x in vectors.items()}
 
 
 def _plain(value: Any) -> Any:

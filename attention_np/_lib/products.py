@@ -20,7 +20,6 @@ FEW = 8  # rows, of which the products of all parts together are few numbers
 TERMS = 128  # of a sum that are added up in one product, whose rounding grows with the root of their number
 
 
-@multilinear
 def long_product(a: Array, b: Array) -> Array:
     """``a @ b``, a part of the terms of its sums at a time: a tenth slower for a thousand terms, half the error."""
     result: Array
