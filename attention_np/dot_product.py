@@ -239,7 +239,8 @@ def weights_of_scores(
         term = biases.term(bias, operands(products, query, key, scale))  # (..., n, m)
         mask = visible_pairs(products.shape, mask, term, is_causal=False)
     scores = products if term is None else products + term  # (..., n, m) (dot-product.28)
-    if not is_finite(scores):
+    finite = is_finite(scores)
+    if not finite:
         of_products = products, scaled, key, factor, term
         scores, tops = scores_and_tops(*of_products, mask)
         if weights_by is not None:
@@ -247,7 +248,7 @@ def weights_of_scores(
     if weights_by is not None:
         _, cache = weightings.weights_and_cache.mathematics(scores, mask, weights_by)
     elif sink is None:
-        cache = softmax.normalised(scores, mask=mask)
+        cache = softmax.normalised(scores, mask=mask, finite=finite)
     else:
         cache = softmax.normalised(rows.of_scores_and_sink(scores, sink, mask, tops))
     return cache, scores, uncapped, mask, tops

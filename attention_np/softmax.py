@@ -105,8 +105,7 @@ def forward(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None
     [ 0.1875 -0.0625 -0.0625 -0.0625]
     """
     cache = _checked(scores, axis, mask)
-    weights = as_result(cache.weights, precision(cache.scores).result)
-    return (weights.copy() if weights is cache.weights else weights), cache
+    return cache.weights.astype(precision(cache.scores).result), cache  # a copy
 
 
 def _checked(scores: npt.ArrayLike, axis: int, mask: npt.ArrayLike | None) -> Cache:
@@ -116,8 +115,11 @@ def _checked(scores: npt.ArrayLike, axis: int, mask: npt.ArrayLike | None) -> Ca
         return normalised(array, axis, None if mask is None else as_mask(mask, array.shape))
 
 
-def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cache:
-    """What :func:`forward` leaves, for ops: arguments are not checked, and the weights are not copied."""
+def normalised(scores: Array, axis: int = -1, mask: Array | None = None, *, finite: bool = False) -> Cache:
+    """What :func:`forward` leaves, for ops: arguments are not checked, and the weights are not copied.
+
+    `finite` says that all scores are known to be finite, and so the largest of each row is, if it has any.
+    """
     if isinstance(scores, Dual):
         of_values = normalised(scores.value, axis, mask)
         weights = dual(of_values.weights, times_jacobian(scores.velocity, of_values))  # (..., m) (softmax.37)
@@ -127,7 +129,7 @@ def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cach
     # (..., m) (softmax.61)
     visible = computed if mask is None else np.where(mask, computed, -np.inf)
     largest = visible.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)
-    has_limits = not is_finite(largest)
+    has_limits = not (finite and mask is None) and not is_finite(largest)
     visible, shift = rows.limits(visible, largest) if has_limits else (visible, largest)
 
     exponentials = np.exp(visible - shift)  # (..., m) (softmax.7)

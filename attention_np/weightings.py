@@ -327,7 +327,7 @@ def _times_jacobian(vector: Array, parts: Slopes) -> Array:
     result: Array = backward_times(above - mean, parts.slopes)  # (..., m) (weightings.19, weightings.24)
     # There itself the slope may be beyond the dtype, and the mean below it.
     total = backward_times(above, parts.slopes).sum(axis=-1, keepdims=True)  # (..., 1)
-    is_top = rows.is_heaviest(place, shares.shape[-1])
+    is_top = shares.real > 0.5
     return np.where(is_top, -backward_times(total, shares), result)  # (weightings.57)
 
 
@@ -437,7 +437,7 @@ class _Softpick(Weighting):
         weights, (positive, slopes, lost) = cache.weights, cache.parts
         terms = backward_times(d_scores, slopes)  # (..., m)
         # A weight that is nearly one moves with what it lacks, which is what all else has.
-        is_top = rows.is_heaviest(rows.heaviest(weights, weights.ndim - 1), weights.shape[-1])  # (..., m)
+        is_top = weights.real > 0.5  # (..., m)
         others = np.where(is_top, 0, terms).sum(axis=-1, keepdims=True)  # (..., 1)
         lacking = lost + np.where(is_top, 0, weights).sum(axis=-1, keepdims=True)  # (..., 1)
         own = np.where(positive, terms, 0) * np.where(is_top, lacking, 1)

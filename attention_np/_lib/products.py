@@ -2,8 +2,9 @@
 
 A pair that is masked out, and an entry of a gradient that is exactly zero, contribute nothing to a sum, whatever they
 meet there. IEEE arithmetic alone does not give that, because ``0 * nan`` is ``nan``. Each function here does the plain
-product first and looks again only where the result is not finite, so that finite arrays pay next to nothing. A sum
-that is within the range of the dtype is found even where its terms or partial sums are not.
+product first and looks again only where the result is not finite, so that finite arrays pay next to nothing; of dual
+numbers, whose product is a sum of terms, it then looks at each term. A sum that is within the range of the dtype is
+found even where its terms or partial sums are not.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ def long_product(a: Array, b: Array) -> Array:
     return result
 
 
-@multilinear
 def product(a: Array, b: Array, pairs: Array | None = None, *, mean: bool = False) -> Array:
     """``a @ b``, in which a term ``a[i, j] * b[j, k]`` takes part only where ``pairs[i, j]``.
 
@@ -54,12 +54,15 @@ def product(a: Array, b: Array, pairs: Array | None = None, *, mean: bool = Fals
     mean : bool, optional
         The rows of `a` are weights that sum to one, so that rounding alone can carry the result out of range.
     """
-    result: Array = long_product(a, b)
-    if is_finite(result):
-        return result  # an excluded pair has a zero in `a`, and zero times a finite number is zero
-    if pairs is None:
-        return _mended(result, a, b, mean)
+    result = long_product(a, b)
+    # An excluded pair has a zero in `a`, and zero times a finite number is zero.
+    return result if is_finite(result) else _product_of_pairs(a, b, pairs, mean=mean)
 
+
+@multilinear
+def _product_of_pairs(a: Array, b: Array, pairs: Array | None, *, mean: bool = False) -> Array:
+    if pairs is None:
+        return _mended(long_product(a, b), a, b, mean)
     a = np.where(pairs, a, 0)  # (..., n, m)
     pairs = np.broadcast_to(pairs, a.shape)
     spoiled = ~np.isfinite(b)  # (..., m, d)
@@ -85,11 +88,17 @@ def _mended(result: Array, a: Array, b: Array, mean: bool = False) -> Array:
     return np.where(overflown, in_range, result)
 
 
-@multilinear
 def backward_product(d_rows: Array, x: Array, factor: Any = 1) -> Array:
     """``d_rows @ x * factor`` for a gradient `d_rows`, of which an entry that is exactly zero takes no part."""
-    result: Array = long_product(d_rows, x) * factor
-    return result if is_finite(result) else product(d_rows, x, d_rows != 0) * factor
+    result = long_product(d_rows, x)
+    result *= factor
+    return result if is_finite(result) else _product_of_flows(d_rows, x, factor)
+
+
+@multilinear
+def _product_of_flows(d_rows: Array, x: Array, factor: Any) -> Array:
+    result: Array = product(d_rows, x, d_rows != 0) * factor
+    return result
 
 
 @multilinear
@@ -108,11 +117,13 @@ def apart(a: Array, b: Array) -> Array:
     return a.copy() if np.may_share_memory(a, b) else a
 
 
-@multilinear
 def backward_times(d_array: Array, factor: Array) -> Array:
     """``d_array * factor`` for a gradient, of which an entry that is exactly zero stays so, whatever the factor."""
-    result: Array = times(d_array, factor)
-    return result
+    result: Array = d_array * factor
+    return result if is_finite(result) else _times(d_array, factor)
+
+
+_times = multilinear(times)
 
 
 def pairs_that_flow(mask: Array | None, d_output: Array) -> Array | None:

@@ -257,5 +257,5 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.broadcast_to: lambda x, shape: x._each(lambda part: np.broadcast_to(part, shape)),
     np.may_share_memory: lambda *_: False,
     sliding_window_view: lambda x, *of, **how: x._each(lambda part: sliding_window_view(part, *of, **how)),
-    np.zeros_like: lambda x: Wide(np.zeros(x.shape), 0, x.dtype),
+    np.zeros_like: lambda x: Wide(np.zeros_like(x.mantissa), 0, x.dtype),
 }

@@ -21,7 +21,7 @@ def limits(scores: Array, largest: Array) -> tuple[Array, Array]:
     return scores, np.where(np.isfinite(largest), largest, 0)
 
 
-Place: TypeAlias = tuple[Array, Array] | None  # of the heaviest weights
+Place: TypeAlias = tuple[Array, Array] | None  # the rows that have a weight above a half, and where in each it is
 
 
 def entry_at(place: Place, vector: Array, axis: int) -> Array | int:
@@ -31,7 +31,14 @@ def entry_at(place: Place, vector: Array, axis: int) -> Array | int:
     the deviations from the mean are the small differences of large numbers; elsewhere it could as well make the numbers
     larger.
     """
-    return 0 if place is None else np.where(place[1], _entries(vector, place[0], axis), 0)
+    if place is None:
+        return 0
+    rows = vector.swapaxes(axis, -1)
+    flat = rows.reshape(-1, rows.shape[-1])
+    entries = np.zeros_like(flat[:, :1])
+    entries[place[0], 0] = flat[place]
+    by_row: Array = entries.reshape(*rows.shape[:-1], 1).swapaxes(axis, -1)
+    return by_row
 
 
 def above_mean(vector: Array, weights: Array, axis: int, place: Place) -> Array:
@@ -48,25 +55,11 @@ def above_mean(vector: Array, weights: Array, axis: int, place: Place) -> Array:
 
 
 def heaviest(weights: Array, axis: int) -> Place:
-    """Where the largest weight of each row is, and whether it is more than a half; None if that is so in no row."""
+    """Which rows have a weight of more than a half, and where; None if that is so in no row."""
     if weights.real.max() <= 0.5:  # in half the time that it takes to find them
         return None
-    index = weights.real.argmax(axis=axis, keepdims=True)
-    return index, _entries(weights, index, axis).real > 0.5
-
-
-def is_heaviest(place: Place, length: int) -> Any:
-    """Which entries of rows of that length, the last axis, have more than a half of the weight."""
-    return np.False_ if place is None else place[1] & (np.arange(length) == place[0])
-
-
-def _entries(vector: Array, index: Array, axis: int) -> Array:
-    """The entry of each row at its `index`, as ``np.take_along_axis`` gives it, which is slow for small arrays."""
-    if axis != vector.ndim - 1:
-        return np.take_along_axis(vector, index, axis=axis)
-    rows = vector.reshape(-1, vector.shape[-1])
-    entries: Array = rows[np.arange(index.size), index.ravel()].reshape(index.shape)
-    return entries
+    flat = np.flatnonzero(weights.real.swapaxes(axis, -1) > 0.5)
+    return flat // weights.shape[axis], flat % weights.shape[axis]
 
 
 def where_weights_depend(formula: Callable[..., Array], cache: Any, *vectors: Array) -> Array:
