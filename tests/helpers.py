@@ -215,9 +215,13 @@ def attentions(shapes: tuple[Shape, ...], seed: int = 0, **sizes: int) -> dict[s
     return found
 
 
+def plain_case(op: str, n: int = 4, m: int = 5, batch: Shape = (), seed: int = 0) -> Case:
+    return drawn(op, leading=batch, seed=seed, n=n, m=m, w=max(m // 2, 1))
+
+
 def plain_cases(n: int = 4, m: int = 5, batch: Shape = (), seed: int = 0) -> dict[str, Case]:
     """One case of each op."""
-    return {op: drawn(op, leading=batch, seed=seed, n=n, m=m, w=max(m // 2, 1)) for op in OPS}
+    return {op: plain_case(op, n, m, batch, seed) for op in OPS}
 
 
 def tangents_of(case: Case, seed: int = 1) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from helpers import (
     leaves,
     map_arrays,
     normal,
+    plain_case,
     plain_cases,
     run,
     takes,
@@ -96,7 +97,7 @@ def test_a_wider_dtype_gives_the_same_to_the_digits_of_the_narrower(name: str, d
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="NumPy's longdouble has no 64 bits here")
 def test_a_scale_of_longdouble_keeps_its_last_digits() -> None:
-    case = plain_cases()["dot_product"].map(as_dtype(np.longdouble))
+    case = plain_case("dot_product").map(as_dtype(np.longdouble))
     third = np.longdouble(1) / 3
     scaled, _ = case.forward(query=case.inputs["query"] * third, scale=1.0)
     assert_close(case.forward(scale=third)[0], scaled, float(8 * np.finfo(np.longdouble).eps))
@@ -119,7 +120,7 @@ MIXED = [(op, array) for op, case in plain_cases().items() for array, _ in leave
 def test_mixed_dtypes_are_promoted_and_each_gradient_has_the_dtype_of_its_array(
     op: str, wide: str, narrow_dtype: Any, wide_dtype: Any, result: Any
 ) -> None:
-    case = plain_cases()[op]
+    case = plain_case(op)
     names = iter([name for name, _ in leaves(case.inputs)])
     case = case.map(lambda x: x.astype(wide_dtype if next(names) == wide else narrow_dtype))
     results = run(case)
@@ -132,7 +133,7 @@ def test_mixed_dtypes_are_promoted_and_each_gradient_has_the_dtype_of_its_array(
 
 @each("scale", [np.float64(0.3), np.longdouble(0.3), np.array(0.3), 0.3, 1, np.int64(1)])
 def test_a_scalar_never_upcasts(scale: Any) -> None:
-    case = plain_cases()["dot_product"].map(as_dtype(np.float32))
+    case = plain_case("dot_product").map(as_dtype(np.float32))
     for options in ({"scale": scale}, {"dropout_p": np.float64(0.5), "rng": 0}):
         results = run(case._replace(options=options))
         assert {results.output.dtype, results.jvp.dtype, *(x.dtype for x in results.gradients.values())} == {
@@ -151,7 +152,7 @@ ONE_NUMBER += [(np.float32, np.array(0.5), np.float64), (np.float64, np.array(0.
 @each("op", BIASED)
 @each(("dtype", "bias", "expected"), ONE_NUMBER)
 def test_a_scalar_bias_never_upcasts_but_to_complex_numbers(op: str, dtype: Any, bias: Any, expected: Any) -> None:
-    case = plain_cases()[op].map(as_dtype(dtype))
+    case = plain_case(op).map(as_dtype(dtype))
     arrays = case._replace(inputs={name: x for name, x in case.inputs.items() if name != "bias"})
     output, cache = arrays.forward(bias=bias)
     of_bias = bias.dtype if isinstance(bias, np.ndarray) else np.dtype(expected)
@@ -166,14 +167,14 @@ def test_a_scalar_bias_never_upcasts_but_to_complex_numbers(op: str, dtype: Any,
 
 @each("options", [{"bias": 1e300}, {"bias": -1e300}])
 def test_a_scalar_bias_beyond_the_range_of_the_dtype_does_not_warn(options: dict[str, Any]) -> None:
-    case = plain_cases()["dot_product"].map(as_dtype(np.float32))
+    case = plain_case("dot_product").map(as_dtype(np.float32))
     with np.errstate(all="raise"):
         case.forward(**options)
 
 
 @each("op", OPS)
 def test_a_wider_cotangent_does_not_change_the_dtype_of_gradients(op: str) -> None:
-    case = plain_cases()[op].map(as_dtype(np.float32))
+    case = plain_case(op).map(as_dtype(np.float32))
     output, cache = case.forward()
     for d_output in (output.astype(np.float64), output.astype(np.float16), output.astype(">f4")):
         assert {x.dtype for _, x in leaves(case.op.backward(d_output, cache))} == {np.dtype(np.float32)}
@@ -197,14 +198,14 @@ def test_a_complex_cotangent_or_tangent_of_real_arrays_keeps_its_imaginary_part(
 
 ONE_OF_ALL = {f"{name}, one of all": case for name, case in plain_cases(1, 1).items()} | {
     "multi_head, one head": Case(
-        multi_head, {**plain_cases()["multi_head"].inputs, "bias": normal(1, 4, 5)}, {"num_heads": 1}
+        multi_head, {**plain_case("multi_head").inputs, "bias": normal(1, 4, 5)}, {"num_heads": 1}
     ),
-    "dot_product, scale 1": plain_cases()["dot_product"]._replace(options={"scale": 1.0}),
+    "dot_product, scale 1": plain_case("dot_product")._replace(options={"scale": 1.0}),
     "dot_product, a single query": Case(
         dot_product, {"query": normal(0, 3), "key": normal(1, 5, 3), "value": normal(2, 5, 2)}, {}
     ),
-    "additive, a single query": plain_cases()["additive"]._replace(
-        inputs={**plain_cases()["additive"].inputs, "query": normal(0, 4)}
+    "additive, a single query": plain_case("additive")._replace(
+        inputs={**plain_case("additive").inputs, "query": normal(0, 4)}
     ),
 }
 
@@ -278,7 +279,7 @@ def test_forward_is_linear_in_each_tangent_and_a_tangent_left_out_is_zero(name: 
 @each("op", BIASED)
 @each("wide", ["query", "key", "value"])
 def test_a_scalar_bias_has_the_widest_dtype_whichever_array_that_is_of(op: str, wide: str) -> None:
-    case = plain_cases()[op].map(as_dtype(np.float32))
+    case = plain_case(op).map(as_dtype(np.float32))
     _, cache = case.forward(bias=0.1, **{wide: case.inputs[wide].astype(np.float64)})
     assert cache.bias.dtype == np.float64
 

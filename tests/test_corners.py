@@ -26,7 +26,7 @@ from helpers import (
     leaves,
     normal,
     of_rows,
-    plain_cases,
+    plain_case,
     reference,
     run,
     takes,
@@ -59,7 +59,7 @@ def over_heads(case: Case, mask: Array) -> Array:
 
 
 def masked(op: str, mask: Array, size: Shape, batch: Shape, seed: int = 0) -> Case:
-    case = plain_cases(*size, batch=batch, seed=seed)[op]
+    case = plain_case(op, *size, batch=batch, seed=seed)
     return case._replace(
         options={**case.options, "mask": over_heads(case, as_taken(op, mask))} if takes(op, "mask") else case.options
     )
@@ -243,7 +243,7 @@ def test_what_is_hidden_may_hold_anything_in_half_precision_too(op: str, poison:
 @every_poison
 @each("shared", ["query", "key", "value"])
 def test_what_is_hidden_may_hold_anything_where_arrays_broadcast(op: str, poison: float, shared: Any) -> None:
-    full = plain_cases(4, 5, batch=(2,))[op]
+    full = plain_case(op, 4, 5, batch=(2,))
     lengths = np.array([5, 3])
     mask = over_heads(full, np.arange(5) < lengths[:, None, None])
     inputs = {**full.inputs, shared: full.inputs[shared][0]}
@@ -255,7 +255,7 @@ def test_what_is_hidden_may_hold_anything_where_arrays_broadcast(op: str, poison
 @every_attention
 @every_poison
 def test_a_single_query_does_not_see_what_is_hidden_from_it(op: str, poison: float) -> None:
-    full = plain_cases(1, 5)[op]
+    full = plain_case(op, 1, 5)
     inputs = {**full.inputs, "query": full.inputs["query"][0]}
     case = Case(full.op, inputs, {**full.options, "mask": np.array([True, True, True, False, True])})
     assert_same_results(poisoned(case, poison, key=3, value=3), case)
@@ -289,7 +289,7 @@ def test_weights_of_no_kind_know_what_is_hidden_or_padded(op: str, kind: Weighti
 def test_a_query_without_an_incoming_gradient_contributes_nothing_to_any_other(
     op: str, poison: float, batch: Shape, size: Shape, has_mask: bool
 ) -> None:
-    case = masked(op, a_mask(size), size, batch) if has_mask else plain_cases(*size, batch=batch)[op]
+    case = masked(op, a_mask(size), size, batch) if has_mask else plain_case(op, *size, batch=batch)
     d_output = normal(3, *case.forward()[0].shape)
     d_output[of_rows(op, 2)] = 0
     name = FIRST[op]
@@ -309,7 +309,7 @@ def test_a_padded_sample_without_an_incoming_gradient_cannot_poison_its_batch(
     op: str, poison: float, has_mask: bool, size: Shape, dtype: Any
 ) -> None:
     mask = np.random.default_rng(5).random(size) < 0.7
-    case = masked(op, mask, size, (3,)) if has_mask else plain_cases(*size, batch=(3,))[op]
+    case = masked(op, mask, size, (3,)) if has_mask else plain_case(op, *size, batch=(3,))
     case = case.map(lambda x: x.astype(dtype))
     d_output = normal(3, *case.forward()[0].shape).astype(dtype)
     d_output[1] = 0
@@ -329,7 +329,7 @@ def test_a_padded_sample_without_an_incoming_gradient_cannot_poison_its_batch(
 @every_poison
 @each("shared", ["query", "key", "value"])
 def test_a_padded_sample_contributes_nothing_to_what_the_batch_shares(op: str, poison: float, shared: str) -> None:
-    full = plain_cases(4, 5, batch=(3,))[op]
+    full = plain_case(op, 4, 5, batch=(3,))
     case = full._replace(inputs={**full.inputs, shared: full.inputs[shared][0]})
     d_output = normal(3, *case.forward()[0].shape)
     d_output[1] = 0
@@ -354,7 +354,7 @@ def test_a_query_of_whose_incoming_gradient_one_entry_is_not_zero_still_contribu
 
 @every_attention
 def test_without_any_incoming_gradient_every_gradient_is_zero(op: str) -> None:
-    case = plain_cases(4, 5, batch=(2,))[op]
+    case = plain_case(op, 4, 5, batch=(2,))
     for poison in (0.5, *POISONS):
         bad = poisoned(case, poison, query=0, key=(..., 1, 2), value=(..., 2, 1))
         output, cache = bad.forward()
@@ -385,7 +385,7 @@ def test_an_infinite_value_gives_infinite_outputs_to_those_who_attend_to_it(op: 
 def test_a_row_whose_largest_product_is_infinite_is_nan_and_no_other_row_is(
     poison: float, name: str, batch: Shape
 ) -> None:
-    case = plain_cases(4, 5, batch=batch)["dot_product"]
+    case = plain_case("dot_product", 4, 5, batch=batch)
     mask = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0], [1, 1, 0, 1, 1], [0, 1, 0, 1, 1]], bool)
     for options in ({}, {"mask": mask}):
         for place in ((1, 2), (3, 1)):
@@ -404,7 +404,7 @@ def test_a_row_whose_largest_product_is_infinite_is_nan_and_no_other_row_is(
 
 
 def test_an_infinite_query_saturates_additive_attention_and_leaves_it_finite() -> None:
-    case = plain_cases(4, 5)["additive"]
+    case = plain_case("additive", 4, 5)
     bad = poisoned(case, np.inf, query=(1, 2))
     expected, _ = reference(poisoned(case, 1e300, query=(1, 2)), np.zeros((4, 4)))
     assert_close(bad.forward()[0], expected, 1e-15)
@@ -456,7 +456,7 @@ LIMITS = [
 def test_a_row_at_a_limit_changes_no_bit_of_any_other_and_no_dtype(
     op: str, options: dict[str, Any], limit: str, dtype: Any, batch: Shape
 ) -> None:
-    case = plain_cases(4, 5, batch=batch)[op]
+    case = plain_case(op, 4, 5, batch=batch)
     if np.dtype(dtype).kind == "c":
         case = case.map(lambda x: x + 0.3j * x[::-1])
     case = case.map(lambda x: x.astype(dtype))
@@ -529,7 +529,7 @@ def test_a_nan_row_that_nobody_in_its_own_sample_uses_is_not_looked_at(monkeypat
 @every_biased
 @alone_and_in_a_batch
 def test_minus_infinity_in_a_bias_is_as_masked_out(op: str, batch: Shape) -> None:
-    case = plain_cases(4, 5, batch=batch)[op]
+    case = plain_case(op, 4, 5, batch=batch)
     hidden = poisoned(case, -np.inf, bias=(..., ~SEEN))
     by_mask = case._replace(options={**case.options, "mask": SEEN})
     assert_same_results(hidden, by_mask)
@@ -547,7 +547,7 @@ def test_minus_infinity_in_a_bias_is_as_masked_out(op: str, batch: Shape) -> Non
 def test_plus_infinities_in_a_bias_share_the_weights_of_their_row_and_nothing_moves(
     op: str, batch: Shape, columns: list[int]
 ) -> None:
-    case = plain_cases(4, 5, batch=batch)[op]
+    case = plain_case(op, 4, 5, batch=batch)
     bad = poisoned(case, np.inf, bias=(..., 2, columns))
     results = run(bad)
     shares = np.zeros(5)
@@ -573,7 +573,7 @@ def test_plus_infinities_in_a_bias_share_the_weights_of_their_row_and_nothing_mo
 @every_biased
 @each("shape", [(), (1,), (4, 1), (5,)])
 def test_an_infinite_bias_of_any_shape_hides_or_takes_all(op: str, shape: Any) -> None:
-    case = plain_cases(4, 5, batch=(2,))[op]
+    case = plain_case(op, 4, 5, batch=(2,))
     hidden = run(case._replace(inputs={**case.inputs, "bias": np.full(shape, -np.inf)}))
     assert (hidden.weights == 0).all()
     assert (hidden.gradients["bias"] == 0).all()

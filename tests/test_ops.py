@@ -27,6 +27,7 @@ from helpers import (
     leaves,
     map_arrays,
     normal,
+    plain_case,
     plain_cases,
     random_parameters,
     reference,
@@ -154,7 +155,7 @@ def test_gradients_of_every_case_are_numerical_ones(name: str, method: str) -> N
 
 @every_attention
 def test_of_complex_arrays_the_function_is_the_analytic_one_and_its_gradient_the_complex_derivative(op: str) -> None:
-    plain = plain_cases()[op]
+    plain = plain_case(op)
     case = plain.map(lambda x: x + 0.2j * normal(7, *x.shape))
     case = case._replace(options={**case.options, "mask": SOME_HIDDEN})
     output, cache = case.forward()
@@ -223,7 +224,7 @@ def test_zero_lengths_give_results_of_the_right_shape(
 @each("lengths", [{"n": 0}, {"m": 0}, {"batch": (0,)}])
 @each("op", OPS)
 def test_every_op_has_gradients_of_no_entries(op: str, lengths: dict[str, Any]) -> None:
-    case = plain_cases(**lengths)[op]
+    case = plain_case(op, **lengths)
     output, cache = case.forward()
     gradients = case.op.backward(output, cache)
     assert case.op.jvp(cache, **case.inputs).shape == output.shape
@@ -408,7 +409,7 @@ def test_numbers_as_a_mask_are_told_from_a_bias() -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_vectors_that_do_not_fit_are_refused_even_if_they_broadcast(op: str) -> None:
-    case = plain_cases()[op]
+    case = plain_case(op)
     output, cache = case.forward()
     d = next(iter(signature(case.op.backward).parameters))
     for shape in ((), output.shape[1:], output.shape[::-1], (4, 1), (1, *output.shape[1:]), (1, *output.shape)):
@@ -445,7 +446,7 @@ OPTIONAL = [
 
 @each(("op", "name"), OPTIONAL)
 def test_a_tangent_for_an_array_that_there_was_not_is_refused(op: str, name: str) -> None:
-    case, takes_of = plain_cases()[op], signature(plain_cases()[op].op.forward).parameters
+    case, takes_of = plain_case(op), signature(plain_case(op).op.forward).parameters
     inputs = case.inputs
     without = case._replace(inputs={x: inputs[x] for x in inputs if takes_of[x].default is not None})
     with pytest.raises(ValueError, match=f"tangent was given for {name}, but forward was called without {name}"):
@@ -453,7 +454,7 @@ def test_a_tangent_for_an_array_that_there_was_not_is_refused(op: str, name: str
 
 
 def test_a_tangent_of_a_parameter_that_there_was_not_is_refused() -> None:
-    case = plain_cases()["multi_head"]
+    case = plain_case("multi_head")
     _, cache = case.forward(parameters=case.inputs["parameters"]._replace(b_key=None))
     with pytest.raises(ValueError, match=r"tangent was given for parameters\.b_key"):
         case.op.jvp(cache, parameters=Parameters(None, None, None, None, b_key=np.zeros(8)))
@@ -463,8 +464,8 @@ def test_a_tangent_of_a_parameter_that_there_was_not_is_refused() -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_a_cache_of_another_op_is_refused_with_the_name_of_its_class(op: str) -> None:
-    case = plain_cases()[op]
-    other = plain_cases()["additive" if op == "softmax" else "softmax"]
+    case = plain_case(op)
+    other = plain_case("additive" if op == "softmax" else "softmax")
     for cache, what in ((other.forward()[1], f"{other.op.__name__}.Cache"), (None, ""), ((), ""), ("cache", "")):
         sentence = rf"cache must be the one that {op}\.forward returned, not .*{re.escape(what)}$"
         for use in (

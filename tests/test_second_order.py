@@ -17,6 +17,7 @@ from helpers import (
     map_arrays,
     normal,
     peak_of,
+    plain_case,
     plain_cases,
     some_of,
     tangents_of,
@@ -41,7 +42,7 @@ OF_TOKENS = {
         options={"chunk_size": chunk_size, "mask": np.array([True, False, True, True])}
     )
     for chunk_size in (None, 3)
-    for case in [plain_cases(batch=(2,))["linear_attention"]]
+    for case in [plain_case("linear_attention", batch=(2,))]
 }
 
 
@@ -52,7 +53,7 @@ def with_an_idle_head(case: Case) -> Case:
     return case._replace(inputs={**case.inputs, "parameters": parameters._replace(w_output=w_output)})
 
 
-IDLE = {"multi_head, an idle head": with_an_idle_head(plain_cases()["multi_head"])}
+IDLE = {"multi_head, an idle head": with_an_idle_head(plain_case("multi_head"))}
 CASES = OF_ATTENTIONS | OF_SOFTMAX | OF_ROWS | OF_TOKENS | IDLE
 LONG = some_of(OF_ATTENTIONS, 2)[1]
 every_case = each("name", [name for name in CASES if name not in LONG], long=LONG)
@@ -194,7 +195,7 @@ def test_dtypes_are_those_of_the_arrays(case: Case, dtype: Any) -> None:
 
 @each("op", ["dot_product", "blockwise", "additive", "multi_head"])
 def test_what_is_masked_out_and_a_query_without_a_gradient_add_nothing_whatever_they_hold(op: str) -> None:
-    case = plain_cases()[op]._replace()
+    case = plain_case(op)._replace()
     mask = SOME_HIDDEN & (np.arange(5) != 2)
     case = case._replace(options={**case.options, "mask": mask})
     along, d_output = tangents_of(case), normal(9, *case.forward()[0].shape)
@@ -215,7 +216,7 @@ def test_the_second_look_is_taken_of_what_hardly_fits_alone(op: str, monkeypatch
     looks: list[Any] = []
     for module in ("attention_np._lib.passes", "attention_np.blockwise"):
         monkeypatch.setattr(f"{module}.widened", lambda x: looks.append(x) or widened(x))
-    case = plain_cases(n=6, m=7)[op].map(lambda x: x.astype(np.float32))
+    case = plain_case(op, n=6, m=7).map(lambda x: x.astype(np.float32))
     along, d_output = tangents_of(case), normal(9, *case.forward()[0].shape).astype(np.float32)
     expected = hessian_times(case, along, d_output)
     assert not looks
@@ -240,7 +241,7 @@ def test_arithmetic_that_leaves_the_range_is_worked_out_again() -> None:
 
 @each("op", ["additive", "multi_head"])
 def test_memory_is_at_most_that_of_three_backward_passes(op: str) -> None:
-    case = plain_cases(n=128, m=128)[op]
+    case = plain_case(op, n=128, m=128)
     output, cache = case.forward()
     gradients = case.op.backward(output, cache)
     first = peak_of(lambda: case.op.backward(output, cache))

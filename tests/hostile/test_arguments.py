@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import OPS, plain_cases
+from helpers import OPS, plain_case
 
 import attention_np as anp
 from attention_np import (
@@ -66,7 +66,7 @@ def slope(d: Any, x: Any) -> Any:
 def calls() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
     """Public functions, by name, and arguments that they take, all but the optional ones."""
     for op in OPS:
-        case = plain_cases()[op]
+        case = plain_case(op)
         output, cache = case.forward()
         gradients = case.op.backward(output, cache)
         yield f"{op}.forward", case.op.forward, {**case.inputs, **case.options}

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import OPS, Array, Case, each, leaves, map_arrays, normal, plain_cases, takes
+from helpers import OPS, Array, Case, each, leaves, map_arrays, normal, plain_case, takes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ def close(actual: Array, expected: Array) -> None:
 @pytest.mark.parametrize("op", OPS)
 @each("dress", DRESSES)
 def test_an_array_in_any_dress_gives_the_numbers_of_a_plain_one(op: str, dress: Any) -> None:
-    case = plain_cases(batch=(2,))[op]
+    case = plain_case(op, batch=(2,))
     expected = Everything(case)
     for name, x in Everything(case.map(dress), like=case, dress=dress).results.items():
         close(x, expected.results[name])
@@ -51,7 +51,7 @@ def test_how_an_array_lies_in_memory_and_what_class_it_is_makes_no_difference(ca
 
 @pytest.mark.parametrize("op", OPS)
 def test_a_masked_array_is_refused_since_its_mask_would_be_lost(op: str) -> None:
-    case = plain_cases()[op]
+    case = plain_case(op)
     for name, _ in leaves(case.inputs):
         names = iter([other for other, _ in leaves(case.inputs)])
         changed = case.map(lambda x, names=names, name=name: np.ma.masked_array(x) if next(names) == name else x)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import BIASED, OPS, Array, Case, as_taken, assert_same_bits, each, leaves, normal, plain_cases, takes
+from helpers import BIASED, OPS, Array, Case, as_taken, assert_same_bits, each, leaves, normal, plain_case, takes
 
 from attention_np import blockwise, gradcheck, masks, rules, softmax
 
@@ -23,7 +23,7 @@ def jobs() -> dict[str, Case]:
     found = {}
     for name in OPS:
         for seed, options in enumerate(({}, {"is_causal": True}, {"dropout_p": 0.3, "rng": 3})):
-            case = plain_cases(33, 40, batch=(3,), seed=seed)[name]
+            case = plain_case(name, 33, 40, batch=(3,), seed=seed)
             if name == "blockwise":
                 case = case._replace(options={"workers": 2, "block_size": 8})
             if options and name not in BIASED:
