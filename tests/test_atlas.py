@@ -7,7 +7,7 @@ from attention_np.atlas.recipes._registry import RECIPES
 from attention_np.cli import main
 
 
-@each("name", *some_of(RECIPES, 8))
+@each("name", *some_of(RECIPES, 10))
 def test_every_recipe_has_the_gradients_that_its_numbers_have(name: str) -> None:
     gradcheck.check_op(chain, atlas.random(name), layer=RECIPES[name]).raise_if_failed()
 

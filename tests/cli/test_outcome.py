@@ -10,6 +10,7 @@ import pytest
 from helpers import Patch, Printed, each
 
 from attention_np import cli
+from attention_np._lib import machine
 from attention_np.cli import outcome, verification
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs /dev/full and signals")
@@ -37,7 +38,7 @@ def test_to_a_device_that_is_full_it_is_one_sentence_and_2_and_where_nobody_read
 def test_an_interrupt_is_one_line_and_130_in_all_its_processes(tmp_path: Path) -> None:
     with Path(tmp_path, "printed").open("w") as printed, Path(tmp_path, "said").open("w+") as said:
         running = subprocess.Popen([*COMMAND, "check"], stdout=printed, stderr=said, start_new_session=True)
-        for _ in range(600):  # until there are other processes
+        for _ in range(600 if machine.cores().usable > 1 else 40):  # until there are other processes, where it has any
             children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
             if not children.exists() or len(children.read_text().split()) > 1 or running.poll() is not None:
                 break

@@ -20,9 +20,8 @@ from .sets import written
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("ml_dtypes", reason="eight bits need ml_dtypes: pip install 'attention-np[answers]'")
-    some = [
-        x for x in kernel_examples() if x.name.endswith(("per-tensor", "per-block", "softcap-window", "cache-blocks"))
-    ]
+    ends = ("bits-per-tensor", "bits-per-block", "bits-softcap-window", "bits-cache-blocks")
+    some = [x for x in kernel_examples() if x.name.endswith(ends)]
     return written(tmp_path_factory.mktemp("eight"), lambda _: True, [EIGHT_BITS, "bfloat16"], lambda: some)
 
 
