@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from helpers import Array, Patch, Printed, each
 
 from attention_np import cli, dot_product, known_answers
@@ -199,36 +198,29 @@ def test_right_cases_whose_inputs_hold_nan_hide_no_convention(answers: Sets) -> 
     assert "the causal mask, which is aligned bottom-right and a row without keys, which gives NaN." in verdict
 
 
-@pytest.fixture
-def results(answers: Sets, tmp_path: Path) -> Path:
+def aligned_last(answers: Sets, folder: Path, base: float = np.e) -> Path:
     """The results of somebody whose causal mask is aligned with the last key, in files."""
     for case in known_answers.load(answers["dot_product"], skip=["hidden non-finite"]):
         try:
             found = standard(dict(case.inputs), dict(case.options), causal="aligned last")
         except NotImplementedError:
             continue
-        file = tmp_path / f"{case.name}.safetensors"
+        found["logsumexp"] = found["logsumexp"] / np.float32(np.log(base))
+        file = folder / f"{case.name}.safetensors"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(files.to_bytes(found, "somebody's"))
-    return tmp_path
+    return folder
 
 
 def test_two_conventions_at_once_are_named_of_results_in_files(answers: Sets, tmp_path: Path) -> None:
-    for case in known_answers.load(answers["dot_product"], skip=["hidden non-finite"]):
-        try:
-            found = standard(dict(case.inputs), dict(case.options), causal="aligned last")
-        except NotImplementedError:
-            continue
-        found["logsumexp"] = found["logsumexp"] / np.float32(np.log(2))
-        file = tmp_path / f"{case.name}.safetensors"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(files.to_bytes(found, "somebody's"))
+    aligned_last(answers, tmp_path, base=2)
     report = known_answers.verify_files(tmp_path, answers["dot_product"])
     both = "the log-sum-exp, which is base 2 and the causal mask, which is aligned bottom-right"
     assert f"another convention than these answers: {both}." in str(report.verdict)
 
 
-def test_files_of_results_are_held_against_a_set_by_a_command(answers: Sets, results: Path, capsys: Printed) -> None:
+def test_files_of_results_are_held_against_a_set_by_a_command(answers: Sets, tmp_path: Path, capsys: Printed) -> None:
+    results = aligned_last(answers, tmp_path)
     arguments = ["verify", str(results), "--answers", str(answers["dot_product"])]
     assert cli.main(arguments) == 1
     printed = capsys.readouterr().out
