@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import biases, rules, weightings
-from attention_np._blockwise import kernels, plain, tiles
+from attention_np._blockwise import kernels, plain, tiles, whole
 from attention_np._blockwise.merging import Partial, merge, merge_backward
 from attention_np._blockwise.problem import Place, Problem, as_block_size
 from attention_np._blockwise.results import Results
@@ -184,8 +184,10 @@ def forward(
 
     The memory of blocks, a few MiB for each worker, is kept for the next call.
 
-    A few heads of which no two of n, m, d_k and d_v multiply to more than 4096 are done in the thread that asks: to
-    begin one takes longer. Nothing is held then, since products so small no BLAS shares out.
+    A few small heads, as eight of 256 queries and keys in single precision, are done as a whole in the way of
+    :mod:`attention_np.dot_product`, in the thread that asks and with the threads of BLAS, which takes half the time or
+    less. That, too, depends on sizes and options alone: not with dropout, a `block_size` or an `executor`. Where no two
+    of n, m, d_k and d_v multiply to more than 4096, blocks are done in that thread, too.
 
     References
     ----------
@@ -249,23 +251,25 @@ def attend(
     inputs = Gradients(query, key, value, bias, sink, scale)
     dtype = precision(query, key, value, *biases.terms_of(bias), sink, scale).compute
     problem = Problem(**inputs._asdict(), **options, dtype=dtype)
-    results = Results(problem, kernels.Attended._fields, executor, workers)
-    if sink is not None:  # a query that attends to no key has the sink alone
-        results["logsumexp"][...], results["total"][...] = sink[..., None], np.nan
-    else:
-        results["logsumexp"][...] = -np.inf
-    results.put(kernels.attend, problem.strips(), problem.tile)
-    output = results["output"]
+    attended = whole.attend(problem) if executor is None and whole.are_small(problem) else None
+    if attended is None:
+        results = Results(problem, kernels.Attended._fields, executor, workers)
+        if sink is not None:  # a query that attends to no key has the sink alone
+            results["logsumexp"][...], results["total"][...] = sink[..., None], np.nan
+        else:
+            results["logsumexp"][...] = -np.inf
+        results.put(kernels.attend, problem.strips(), problem.tile)
+        attended = kernels.Attended(*results.in_order())
     cache = Cache(
         *inputs,
         **options,
-        logsumexp=results["logsumexp"],
-        shift=results["shift"],
-        total=results["total"],
-        output=output.copy(),  # what callers do to theirs must not change the gradients
-        output_shape=output.shape,
+        logsumexp=attended.logsumexp,
+        shift=attended.shift,
+        total=attended.total,
+        output=attended.output.copy(),  # what callers do to theirs must not change the gradients
+        output_shape=attended.output.shape,
     )
-    return output, cache
+    return attended.output, cache
 
 
 @passes.backward
@@ -308,7 +312,12 @@ def backward(
     [[-2.2249  2.2249]]
     """
     problem = Problem.of(cache, _dtype(cache.output, d_output, d_logsumexp))
-    whole = _cotangent(cache, d_output, d_logsumexp, problem.dtype)
+    workers = as_workers(executor, workers)
+    if executor is None and d_logsumexp is None and not is_wide(d_output) and whole.are_small(problem):
+        differentiated = whole.differentiate(problem, d_output)
+        if differentiated is not None:
+            return differentiated
+    kept = _cotangent(cache, d_output, d_logsumexp, problem.dtype)
     gradients = Results(problem, Gradients._fields, executor, workers, is_wide=is_wide(d_output))
     apart = None  # rows, (..., n), that blocks do not do for
     if cache.weights_by is None:
@@ -316,11 +325,11 @@ def backward(
     if is_wide(d_output):
         apart = np.ones(cache.output.shape[:-1], np.bool_)
     if cache.sink is not None:
-        d_sink = _sink_gradient(cache, cache.sink, whole, apart)
+        d_sink = _sink_gradient(cache, cache.sink, kept, apart)
         gradients["sink"] = widened(d_sink) if is_wide(d_output) else d_sink
 
     def operands(place: Place, without: Array | None) -> tuple[Tile, Cotangent]:
-        return problem.tile(place), problem.cotangent(place, whole, without)
+        return problem.tile(place), problem.cotangent(place, kept, without)
 
     if apart is None or not apart.all():
         gradients.add(kernels.differentiate, problem.squares(), lambda place: operands(place, apart))  # (blockwise.16)
@@ -330,15 +339,15 @@ def backward(
     return Gradients(*gradients.in_order()), ()
 
 
-def _sink_gradient(cache: Cache, sink: Array, whole: Cotangent, apart: Array | None) -> Array:
+def _sink_gradient(cache: Cache, sink: Array, kept: Cotangent, apart: Array | None) -> Array:
     """The gradient of the sink at each place of the leading axes of the scores; of rows `apart`, from `d_logsumexp`."""
     known = ~np.isnan(cache.total)
     share = np.exp(sink[..., None] - np.where(known, cache.shift, cache.logsumexp))
     share = np.where(known, share / cache.total, share)  # (..., n) (blockwise.39)
     share = np.where(cache.logsumexp.real == np.inf, 0, share)
-    delta = backward_times(cache.output, whole.d_output).sum(axis=-1)  # (..., n) (blockwise.10)
+    delta = backward_times(cache.output, kept.d_output).sum(axis=-1)  # (..., n) (blockwise.10)
     delta = sum_to(delta if apart is None else np.where(apart, 0, delta), share.shape)
-    d_sinks = -delta if whole.d_logsumexp is None else whole.d_logsumexp - delta
+    d_sinks = -delta if kept.d_logsumexp is None else kept.d_logsumexp - delta
     total: Array = backward_times(d_sinks, share).sum(axis=-1, keepdims=True)[..., 0]  # (blockwise.41)
     return total
 
@@ -416,12 +425,12 @@ def double_backward(
     [[-0.5]] [[-0.5]] [ 0.25 -0.25]
     """
     problem = Problem.of(cache, _dtype(cache.output, d_output, d_logsumexp, *d_gradients))
-    whole = _cotangent(cache, d_output, d_logsumexp, problem.dtype)
+    kept = _cotangent(cache, d_output, d_logsumexp, problem.dtype)
     names = ("output", *Gradients._fields)
     results = Results(problem, names, executor, workers, is_wide=is_wide(d_output))
 
     def operands(place: Place) -> tuple[Tile, Cotangent, tiles.Tangent]:
-        return problem.tile(place), problem.cotangent(place, whole), problem.tangent(place, d_gradients)
+        return problem.tile(place), problem.cotangent(place, kept), problem.tangent(place, d_gradients)
 
     results.add(kernels.differentiate_twice, problem.strips(), operands)
     d_d_output, *gradients = results.in_order()

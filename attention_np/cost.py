@@ -45,6 +45,7 @@ from attention_np._blockwise.problem import (
     PAIRS_TO_A_POSITION,
     as_block_size,
 )
+from attention_np._blockwise.whole import fit
 from attention_np._lib.arguments import as_flag, as_integer
 from attention_np._lib.arrays import is_floating, precision
 from attention_np._lib.counting import Tally
@@ -335,6 +336,8 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
     of the usual size. What NumPy and Python allocate has its peak at 20% to 100% of the one given here where queries
     and keys are about as many, and at less where either are few.
 
+    Small heads, which are done as a whole, cost what :func:`dot_product` does, and backward their scores once more.
+
     The operations are those of scores whose exponentials are in range. Where they may not be, the running maximum and
     the scale add four for each pair forward, and two backward.
 
@@ -350,6 +353,8 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
     """
     c = _Counts.of(sizes)
     workers = as_integer("workers", workers, least=1)
+    if block_size is None and not sizes.dropout and not c.converted and fit(c.n, c.m, c.heads, c.itemsize):
+        return _whole(c, dot_product(sizes))
     rows, columns = as_block_size(block_size) or (BLOCK_OF_A_RULE if sizes.is_causal else BLOCK)
     rows = max(1, min(rows, c.n))
     pairs = c.heads * (_causal_pairs(c.n, c.m, rows) if sizes.is_causal else c.n * c.m)
@@ -386,6 +391,18 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
         + workers * (block * (2 + 3 * drops) + BACKWARD_TILES * tile),
     )
     return Costs(forward, backward, c.stored * c.inputs, c.stored * c.outputs)
+
+
+def _whole(c: _Counts, plain: Costs) -> Costs:
+    """The same of small heads, which are done as a whole: backward makes the scores and their weights again."""
+    forward, backward, kept = plain.forward, plain.backward, c.itemsize * (c.outputs + 3 * c.heads * c.n)
+    again = Cost(
+        backward.product_flops + forward.product_flops - 2 * c.pairs * c.d_v,  # without the output
+        backward.other_flops + forward.other_flops,
+        backward.bytes_moved + forward.bytes_moved,
+        backward.peak_bytes + kept,
+    )
+    return plain._replace(forward=forward._replace(peak_bytes=forward.peak_bytes + kept), backward=again)
 
 
 def _positions_of_a_task(c: _Counts) -> int:

@@ -703,7 +703,7 @@ def test_a_query_that_attends_to_nothing_has_a_sum_of_zero() -> None:
 def test_beside_values_that_are_done_plainly_the_log_sum_exp_alone_is_known(value_of_one: float) -> None:
     query, key, value = normal(0, 3, 2), normal(1, 4, 2), normal(2, 4, 2)
     value[1] = value_of_one
-    _, cache = blockwise.forward(query, key, value)
+    _, cache = blockwise.forward(query, key, value, block_size=4)
     assert np.isnan(cache.total).all()
     np.testing.assert_array_equal(cache.shift, 0)
     np.testing.assert_allclose(cache.logsumexp, dot_product.forward(query, key, value)[1].softmax.logsumexp[:, 0])

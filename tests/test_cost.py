@@ -13,10 +13,11 @@ import pytest
 from helpers import Array, Patch, each, normal
 
 from attention_np import blockwise, chain, cost, dot_product, indexer, latent, linear
-from attention_np._blockwise import scratch
+from attention_np._blockwise import problem, scratch
 from attention_np._lib.counting import Counted, Tally
 from attention_np.cost import Sizes
 
+BLOCKS = (problem.BLOCK, problem.BLOCK_OF_A_RULE)
 OPTIONS = ({}, {"is_causal": True}, {"dropout": True}, {"is_causal": True, "dropout": True})
 
 
@@ -110,6 +111,21 @@ def test_the_blockwise_steps_are_those_of_the_kernels(options: dict[str, bool], 
     costs = cost.blockwise(sizes)
     for found, expected in zip(counted(blockwise, sizes, monkeypatch, workers=1), costs[:2], strict=True):
         assert found.product_flops + found.other_flops == pytest.approx(expected.flops, rel=0.03)
+
+
+@each("options", [{}, {"is_causal": True}])
+def test_small_heads_cost_blockwise_what_they_cost_as_a_whole(options: dict[str, bool], monkeypatch: Patch) -> None:
+    sizes = Sizes(n=200, m=300, d_k=8, d_v=24, heads=6, **options)
+    costs = cost.blockwise(sizes)
+    for found, expected in zip(counted(blockwise, sizes, monkeypatch), costs[:2], strict=True):
+        assert found.product_flops == expected.product_flops
+        # Backward does less where no weight is above a half, and with a mask a look at all pairs more.
+        assert 0.8 * expected.other_flops < found.other_flops < 1.08 * expected.other_flops
+    for found, expected in zip(measured_peaks(blockwise, sizes), costs[:2], strict=True):
+        assert found == pytest.approx(expected.peak_bytes, rel=0.1)
+    assert cost.blockwise(replace(sizes, n=1000)) == cost.blockwise(
+        replace(sizes, n=1000), block_size=BLOCKS[sizes.is_causal]
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere NumPy may not write into temporary operands")

@@ -76,6 +76,11 @@ class Problem:
         return cls(dtype=dtype, **{name: getattr(cache, name) for name in names})
 
     @property
+    def inputs(self) -> tuple[Any, ...]:
+        """What there are gradients of."""
+        return self.query, self.key, self.value, self.bias, self.sink, self.scale
+
+    @property
     def n(self) -> int:
         """The number of queries."""
         return int(self.query.shape[-2])
@@ -280,10 +285,13 @@ def grouped(places: list[Place]) -> Iterator[list[Place]]:
         yield group
 
 
+def pairs(n: int, m: int) -> int:
+    """How much there is to do for so many queries and keys."""
+    return n * m + PAIRS_TO_A_POSITION * (n + m)
+
+
 def _pairs(place: Place) -> int:
-    """How much there is to do at a place."""
-    rows, columns = place.rows.stop - place.rows.start, place.columns.stop - place.columns.start
-    return int(rows * columns + PAIRS_TO_A_POSITION * (rows + columns))
+    return pairs(place.rows.stop - place.rows.start, place.columns.stop - place.columns.start)
 
 
 def _evenly(columns: slice, side: int) -> Iterator[slice]:

@@ -131,7 +131,7 @@ class _Travels:
         return self.__dict__.setdefault(name, mapped[name].open())
 
 
-def _checked(rule: Rule, rows: slice, columns: slice) -> bool | Array:
+def checked(rule: Rule, rows: slice, columns: slice) -> bool | Array:
     """What a rule, which may be the caller's, says of a block."""
     visible = rule.block(rows, columns)
     if isinstance(visible, bool | np.bool_):
@@ -238,7 +238,7 @@ class Tile(_Travels):
 
     def block(self, rows: slice, columns: slice, others: Sequence[Tile] = ()) -> Block | None:
         """One block; None if nobody attends in it. With `others`, that are like this tile, it is one of all of them."""
-        visible = True if self.rule is None else _checked(self.rule, rows, columns)
+        visible = True if self.rule is None else checked(self.rule, rows, columns)
         if visible is False:
             return None
         if not terms_of(self.bias):

@@ -18,8 +18,8 @@ def arrays(name: str = "four queries, five keys") -> dict[str, Array]:
 
 
 def large_arrays() -> dict[str, Array]:
-    """Of one block of scores, and yet more than is done without a thread of its own."""
-    return {"query": normal(0, 20, 3), "key": normal(1, 300, 3), "value": normal(2, 300, 2)}
+    """Of one block of a rule, and yet more than is done without a thread of its own, or as a whole."""
+    return {"query": normal(0, 200, 3), "key": normal(1, 380, 3), "value": normal(2, 380, 2)}
 
 
 def batch_of(n: int = 6, m: int = 7) -> dict[str, Array]:

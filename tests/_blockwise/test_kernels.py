@@ -51,7 +51,7 @@ def test_the_caller_leaves_products_to_the_workers(monkeypatch: Patch) -> None:
 
     for module in (_lib_arrays, kernels):
         monkeypatch.setattr(module, "sum_of_squares", seen)
-    query = normal(0, 2, 256, 64)
+    query = normal(0, 3, 512, 64)
     output, cache = blockwise.forward(query, query, query)
     blockwise.backward(output, cache)
     assert callers
@@ -161,7 +161,7 @@ def test_only_the_rows_that_need_it_are_done_whole(monkeypatch: Patch) -> None:
     bias = np.zeros((6, 5))
     bias[4, 1] = np.nan
     bias[5] = -np.inf
-    _, cache = blockwise.forward(query, key, value, bias=bias)
+    _, cache = blockwise.forward(query, key, value, bias=bias, block_size=8)
     rows = []
     whole = plain.differentiate_whole_rows
 

@@ -77,7 +77,7 @@ def test_a_small_problem_is_done_in_the_thread_that_asks(monkeypatch: Patch) -> 
         return attend(tiles)
 
     monkeypatch.setattr(kernels, "attend", noted)
-    blockwise.forward(**arrays(), workers=2)
+    blockwise.forward(**arrays(), block_size=64, workers=2)
     with ThreadPoolExecutor(1) as pool:  # who asks for an executor gets it
         blockwise.forward(**arrays(), executor=pool)
     blockwise.forward(**large_arrays())
