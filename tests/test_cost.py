@@ -122,10 +122,9 @@ def test_small_heads_cost_blockwise_what_they_cost_as_a_whole(options: dict[str,
         # Backward does less where no weight is above a half, and with a mask a look at all pairs more.
         assert 0.8 * expected.other_flops < found.other_flops < 1.08 * expected.other_flops
     for found, expected in zip(measured_peaks(blockwise, sizes), costs[:2], strict=True):
-        assert found == pytest.approx(expected.peak_bytes, rel=0.1)
-    assert cost.blockwise(replace(sizes, n=1000)) == cost.blockwise(
-        replace(sizes, n=1000), block_size=BLOCKS[sizes.is_causal]
-    )
+        assert 0.8 * expected.peak_bytes < found <= expected.peak_bytes  # the same
+    large = replace(sizes, n=1000)
+    assert cost.blockwise(large) == cost.blockwise(large, block_size=BLOCKS[sizes.is_causal])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere NumPy may not write into temporary operands")
