@@ -39,6 +39,13 @@ def test_a_row_along_two_axes_is_the_row_of_both_side_by_side(size: float) -> No
     assert_close(moved, rms_norm.jvp(of_rows, x=x[::-1].reshape(2, 12), gain=gain.ravel()), 1e-15)
 
 
+def test_a_gain_that_takes_gradients_below_the_normal_numbers_costs_small_rows_no_digit() -> None:
+    x, gain, d_output = (2.0 ** float(e) * normal(k, 3, 5) for k, e in enumerate((-400, -600, -450)))
+    gradient = rms_norm.backward(d_output, rms_norm.forward(x, gain, epsilon=0.0)[1]).x
+    of_usual = rms_norm.backward(2.0**450 * d_output, rms_norm.forward(2.0**400 * x, 2.0**600 * gain, epsilon=0.0)[1])
+    assert_close(gradient, 2.0**-650 * of_usual.x, 1e-14)
+
+
 def test_rows_have_the_mean_square_one_and_their_size_is_forgotten() -> None:
     x = normal(0, 4, 7)
     output, cache = rms_norm.forward(x, epsilon=0.0)
