@@ -141,8 +141,14 @@ def _least_root(dtype: np.dtype[Any]) -> Any:
 
 def mean(x: Array, axis: tuple[int, ...]) -> Array:
     """The mean over some axes, which stay."""
-    average: Array = x.sum(axis=axis, keepdims=True) / max(prod([x.shape[a] for a in axis]), 1)
+    average: Array = x.sum(axis=axis, keepdims=True) / _length(x.shape, axis)
     return average
+
+
+@lru_cache  # it took a twentieth of the time of a norm of sixteen rows
+def _length(shape: tuple[int, ...], axis: tuple[int, ...]) -> int:
+    """Of how many numbers a row is; 1 for none, whose sum is zero."""
+    return max(prod([shape[a] for a in axis]), 1)
 
 
 @passes.backward
