@@ -179,9 +179,6 @@ def forward(
     have the same bits then, whatever the workers and the executor. Inside a ``threadpool_limits`` of yours, that limit
     stays as it is.
 
-    On Linux, where threads of ours are as many as the cores, each keeps to one core until the call returns. What a
-    rule starts meanwhile, threads or processes, begins on the core of its thread.
-
     The memory of blocks, a few MiB for each worker, is kept for the next call.
 
     A few small heads, as eight of 256 queries and keys in single precision, are done as a whole in the way of

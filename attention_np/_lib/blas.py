@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from attention_np._lib import cores
-
 SECONDS_TO_LET_GO = 1.0  # a thousand times what it takes
 SMALL = 2**12  # the product of any two sizes of a product that a BLAS does in one thread: OpenBLAS from 9216 in several
 
@@ -97,7 +95,6 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     """Let BLAS go in the child: the calls that hold it go on in the parent alone."""
     global _hold
-    cores.move_back()  # first: threads that BLAS starts may run where this one may
     held, _hold = _hold, _Hold()
     held.lock.release()
     if not held.calls:

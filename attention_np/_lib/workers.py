@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
-from attention_np._lib import blas, cores, machine
+from attention_np._lib import blas, machine
 from attention_np._lib.arguments import as_integer
 from attention_np._lib.arrays import quiet
 
@@ -55,11 +55,11 @@ def run(
     However many workers there are, results are consumed in one order, so sums over them have the same bits. No more
     than a few results for each worker are there at once.
 
-    All of it is done in threads of our own. A signal reaches the main thread alone, so none can leave a lock taken,
-    BLAS at one thread or the caller on one core; an interrupted caller stops the threads, and waits for them. What
-    `are_small`, the products of all tasks being so (:data:`attention_np._lib.blas.SMALL`), takes no lock, leaves BLAS
-    and cores as they are, and is done at once: to begin a thread would take longer. Where BLAS cannot be held to one
-    thread, since a caller has set a limit of its own, its threads take the place of ours.
+    All of it is done in threads of our own. A signal reaches the main thread alone, so none can leave a lock taken or
+    BLAS at one thread; an interrupted caller stops the threads, and waits for them. What `are_small`, the products of
+    all tasks being so (:data:`attention_np._lib.blas.SMALL`), takes no lock, leaves BLAS as it is, and is done at once:
+    to begin a thread would take longer. Where BLAS cannot be held to one thread, since a caller has set a limit of its
+    own, its threads take the place of ours.
     """
     if are_small and executor is None:
         for label, task in tasks:
@@ -130,13 +130,12 @@ def _run_here(
     A thread that only handed out tasks would take the interpreter lock from those that work, at every task.
     """
     source, turn = enumerate(tasks), threading.Condition()
-    seats = cores.of_workers(workers)
     ready: dict[int, tuple[Label, Result]] = {}
     due = 0
 
-    def work(seat: set[int] | None) -> None:
+    def work() -> None:
         try:
-            with cores.keep_to(seat), quiet():
+            with quiet():
                 take_turns()
         except BaseException:
             call.stopped = True
@@ -169,11 +168,11 @@ def _run_here(
 
     with ThreadPoolExecutor(workers - 1, thread_name_prefix="attention_np") as pool:
         try:
-            others = [pool.submit(work, seat) for seat in seats[1:]]
+            others = [pool.submit(work) for _ in range(workers - 1)]
         except BaseException:  # as where no more threads can be started: those that were do no more than they must
             call.stopped = True
             raise
-        work(seats[0])
+        work()
     for other in others:
         other.result()
 
