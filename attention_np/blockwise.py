@@ -181,7 +181,7 @@ def forward(
 
     The memory of blocks, a few MiB for each worker, is kept for the next call.
 
-    A few small heads, as eight of 256 queries and keys in single precision, are done as a whole in the way of
+    A few small heads, as 16 of 128 queries and keys in single precision, are done as a whole in the way of
     :mod:`attention_np.dot_product`, in the thread that asks and with the threads of BLAS, which takes half the time or
     less. That, too, depends on sizes and options alone: not with dropout, a `block_size` or an `executor`. Where no two
     of n, m, d_k and d_v multiply to more than 4096, blocks are done in that thread, too.

@@ -20,7 +20,9 @@ from attention_np._lib.products import product
 from attention_np.masks import visible_pairs
 from attention_np.rules import reach
 
-A_HEAD = 2**18  # bytes of its scores, of which half a dozen arrays are in a cache of 1 or 2 MiB one after the other
+# Bytes of the scores of a head, of which half a dozen arrays are in a cache of 1 or 2 MiB one after the other; and of
+# all heads: larger arrays go back to the system between calls, and making them again takes longer than blocks.
+A_HEAD, TOGETHER = 2**18, 2**20
 
 
 def are_small(problem: Problem) -> bool:
@@ -34,7 +36,8 @@ def are_small(problem: Problem) -> bool:
 
 def fit(n: int, m: int, heads: int, itemsize: int) -> bool:
     """Whether so many heads of so many queries and keys are small enough."""
-    return n * m * itemsize <= A_HEAD and heads * pairs(n, m) <= MOST_PAIRS
+    size = n * m * itemsize
+    return size <= A_HEAD and heads * size <= TOGETHER and heads * pairs(n, m) <= MOST_PAIRS
 
 
 def attend(problem: Problem) -> Attended | None:
