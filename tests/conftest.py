@@ -1,6 +1,5 @@
 import gc
 import os
-import subprocess
 import sys
 from itertools import count
 from pathlib import Path
@@ -105,14 +104,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The known answers of every case in every precision, written as docs/known-answers.md says; it takes a minute."""
-    folder = tmp_path_factory.mktemp("whole")
-    command = [sys.executable, "-m", "attention_np", "known-answers", "answers"]
-    settings = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-    return folder / "answers"
+    """The known answers of every case in every precision; it takes a minute."""
+    from known_answers.sets import written
+
+    from attention_np.known_answers.formats import DTYPES
+
+    return written(tmp_path_factory.mktemp("whole"), lambda _: True, DTYPES)
 
 
 def pytest_report_teststatus(

@@ -44,10 +44,7 @@ def test_an_interrupt_is_one_line_and_130_in_all_its_processes(tmp_path: Path) -
                 break
             signal.sigtimedwait([], 0.05)
         os.killpg(running.pid, signal.SIGINT)
-        assert running.wait() in (
-            130,
-            -signal.SIGINT,
-        )  # a shell says 130 of both; where it comes within exec, Python dies
+        assert running.wait() in (130, -signal.SIGINT)  # of both a shell says 130; within exec, Python dies
         said.seek(0)
         assert said.read() == "attention-np: interrupted\n"
 

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Array, each
+from known_answers.sets import written
 
 from attention_np import known_answers
-from attention_np.known_answers.formats import DTYPES
+from attention_np.known_answers.examples.kernel import first_examples
+from attention_np.known_answers.formats import DTYPES, OF_CASES
 
 from .test_known_answers_peers import from_torch, to_torch, torch
 
@@ -21,9 +23,7 @@ LAST = {"alignment": "bottom-right"}
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("first") / "set"
-    known_answers.write(folder, cases="first")
-    return folder
+    return written(tmp_path_factory.mktemp("first"), lambda _: True, OF_CASES, first_examples)
 
 
 def of_torch(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:

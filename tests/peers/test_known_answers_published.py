@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from known_answers.sets import written
 
 from attention_np import known_answers
-from attention_np.known_answers import writing
 from attention_np.known_answers.comparing import compare
 from attention_np.known_answers.examples import all_examples
 from attention_np.known_answers.examples.kernel import first_examples
@@ -28,10 +28,8 @@ LAST_BIT = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A set of the ops that others have, and its negative vectors."""
     ops = ("dot_product", "attention", "linear_attention", "short_conv")
-    target = tmp_path_factory.mktemp("published") / "set"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "all_examples", lambda: [*all_examples(), *first_examples()])
-        known_answers.write(target, ops=ops, dtypes=["float32", "float16", "bfloat16"])
+    every, dtypes = [*all_examples(), *first_examples()], ["float32", "float16", "bfloat16"]
+    target = written(tmp_path_factory.mktemp("published"), lambda x: x.op in ops, dtypes, lambda: every)
     for name, content in negative.files(known_answers.load(target)).items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(content)
