@@ -76,3 +76,9 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
         layer_norm.forward(np.ones((2, 4)), **{name: np.ones(4, int)})
     with pytest.raises(ValueError, match=r"^epsilon must be finite and not negative"):
         layer_norm.forward(np.ones((2, 4)), epsilon=-1)
+
+
+def test_rows_below_the_normal_numbers_are_the_numbers_that_they_are() -> None:
+    x = 2.0**-1050 * normal(0, 3, 5)
+    output, wanted = (layer_norm.forward(size * x, epsilon=0.0)[0] for size in (1.0, 2.0**1000))
+    assert_close(output, wanted, 1e-14)
