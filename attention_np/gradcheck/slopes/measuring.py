@@ -12,7 +12,7 @@ import numpy as np
 from attention_np._lib.arrays import Array
 from attention_np.gradcheck.slopes.checkpoint import Checkpoint
 from attention_np.gradcheck.slopes.methods import Slopes, by_best_differences, by_complex_step, by_differences
-from attention_np.gradcheck.slopes.moves import Subject, entry_directions, sizes
+from attention_np.gradcheck.slopes.moves import Subject, entry_directions, flattened
 
 METHODS = COMPLEX, CENTRAL = ("complex-step", "central")
 
@@ -78,8 +78,9 @@ def directional_slopes(subject: Subject, directions: Array, method: str, running
 
 
 def _slopes_of_entries(subject: Subject, elements: Array, method: str, steps: Array | None, best: bool) -> Slopes:
-    slopes = _slopes(subject, entry_directions(subject.x, elements), method, steps, best)
-    size = sizes(subject.x).ravel()[elements]
+    directions = entry_directions(subject.x, elements)
+    slopes = _slopes(subject, directions, method, steps, best)
+    size = flattened(directions)[np.arange(len(elements)), elements]
     return slopes._replace(values=slopes.values / size[:, None], errors=slopes.errors / size)
 
 

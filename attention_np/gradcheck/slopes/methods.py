@@ -6,6 +6,7 @@ and an estimate of the error. The formulas are derived in ``derivations/gradchec
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -66,23 +67,20 @@ def by_differences(subject: Subject, directions: Array, steps: Array | float) ->
 
     The step, of each move or of all, is relative to its direction.
     """
-    steps = np.broadcast_to(steps, len(directions))
-    column, bends, rounding = [], [], np.zeros(len(directions))  # by level: (moves, cotangents), (moves,); (moves,)
-    responsive = np.zeros((len(directions), subject.output.size), bool)
+    steps, x, output = np.broadcast_to(steps, len(directions)), subject.x, subject.output.ravel()
     with np.errstate(all="ignore"):
-        levels = [steps / 2**level for level in range(LEVELS)]  # (gradcheck.23)
-        asked = [scaled(directions, step) for step in levels]
-        places = [(subject.x + sign * h).astype(subject.x.dtype) for h in asked for sign in (1, -1)]
-        outputs = np.split(subject.values(np.concatenate(places)), len(places))
+        levels = np.stack([steps / 2**level for level in range(LEVELS)])  # (levels, moves) (gradcheck.23)
+        asked = levels.reshape(*levels.shape, *(1,) * x.ndim) * directions  # (levels, moves, *x.shape)
+        up, down = (x + asked).astype(x.dtype), (x - asked).astype(x.dtype)
+        outputs = subject.values(np.concatenate([*up, *down])).reshape(2, *levels.shape, output.size)
         weights, noise = subject.weights, np.square(subject.rounding * subject.weights[:, 0])
-        for level, (step, h) in enumerate(zip(levels, asked, strict=True)):
-            width = _width(places[2 * level], places[2 * level + 1], h) * step  # what rounding made of 2 h
-            above, below = outputs[2 * level : 2 * level + 2]
-            difference, bend = above - below, above - 2 * subject.output.ravel() + below
-            column.append(_weighted(difference, weights) / width[:, None])  # (gradcheck.25)
-            bends.append(2 * _summed(bend, weights[:, 0]) / width)  # (gradcheck.66)
-            responsive |= (above != subject.output.ravel()) | (below != subject.output.ravel())
-            rounding = np.fmax(rounding, 2 * np.sqrt(_summed(responsive, noise)) / width)  # (gradcheck.33)
+        above, below = outputs  # (levels, moves, outputs)
+        width = _width(up, down, asked) * levels  # what rounding made of 2 h
+        column = list(_weighted(above - below, weights) / width[..., None])  # (gradcheck.25)
+        bends = 2 * _summed(above - 2 * output + below, weights[:, 0]) / width  # (gradcheck.66)
+        moved = np.logical_or.accumulate((above != output) | (below != output))
+        rounding = np.fmax.reduce(2 * np.sqrt(_summed(moved, noise)) / width, initial=0)  # (gradcheck.33)
+        responsive, width = moved[-1], width[-1]
         best, truncation = extrapolated(column)
         jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.67)
         bent = ~(jump <= BENT * rounding)
@@ -108,7 +106,7 @@ def by_best_differences(subject: Subject, directions: Array, *, all_steps: bool 
     at_zero = flattened((directions != 0) & (subject.x == 0)).any(axis=1)  # of which nothing tells the scale
     badly = np.full(len(directions), True) if all_steps else ~(best.errors <= KNOWN * np.abs(best.values[:, 0]))
     tried = [LONGEST * 2.0 ** (-5 * k) for k in range(12)]
-    for step, across in ((step, across) for across in (False, True) for step in tried):
+    for step, across in ((step, across) for across in (False, True) for step in tried if badly.any()):
         usable = ((step >= own) == across) & (step != best.steps) & badly
         flat = (best.values[:, 0] == 0) & best.responsive  # a step too long or too short sees nothing
         good = (KNOWN / 10 if across else KNOWN / 1000) * np.abs(best.values[:, 0])
@@ -155,19 +153,19 @@ def extrapolated(column: list[Array]) -> tuple[Array, Array]:
 
 
 def _weighted(slopes: Array, weights: Array) -> Array:
-    """The weighted sums of the slopes for each cotangent: (moves, cotangents)."""
-    return np.stack([_summed(slopes, column) for column in weights.T], axis=1)
+    """The weighted sums of the slopes for each cotangent: (..., cotangents)."""
+    return _summed(slopes[..., None, :], weights.T)
 
 
 def _summed(rows: Array, weights: Array) -> Array:
     """``rows @ weights``, so that the bits of no row depend on how many there are."""
-    return np.asarray((rows * weights).sum(axis=1))  # (gradcheck.5)
+    return np.asarray((rows * weights).sum(axis=-1))  # (gradcheck.5)
 
 
 def _width(up: Array, down: Array, h: Array) -> Array:
-    """By how much more, or less, than 2 h the input moved: about 2, for each move."""
-    asked, got = flattened(h), flattened(up - down)
+    """By how much more, or less, than 2 h the input moved: about 2, for each level and move."""
+    asked, got = (x.reshape(*x.shape[:2], math.prod(x.shape[2:])) for x in (h, up - down))
     usable = np.isfinite(got) & (asked != 0)
-    single = (asked != 0).sum(axis=1) == 1  # of a direction of several entries, each is rounded by itself
-    ratio = np.where(usable, got, 0).sum(axis=1) / np.where(usable, asked, 0).sum(axis=1)
-    return np.where(single & usable.any(axis=1), ratio, 2.0)
+    single = (asked != 0).sum(axis=-1) == 1  # of a direction of several entries, each is rounded by itself
+    ratio = np.where(usable, got, 0).sum(axis=-1) / np.where(usable, asked, 0).sum(axis=-1)
+    return np.where(single & usable.any(axis=-1), ratio, 2.0)

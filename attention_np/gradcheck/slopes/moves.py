@@ -120,7 +120,9 @@ def sizes(x: Array) -> Array:
 
 def magnitudes(x: Array) -> Array:
     """How large each entry of `x` is; the typical one where it is zero, or not finite."""
-    return np.asarray(np.where(np.isfinite(x) & (np.abs(x) > SMALLEST), np.abs(x), sizes(x)))
+    magnitude = np.abs(x)
+    usual = np.isfinite(x) & (magnitude > SMALLEST)
+    return np.asarray(magnitude if usual.all() else np.where(usual, magnitude, sizes(x)))
 
 
 def entry_directions(x: Array, elements: Array) -> Array:
