@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from attention_np.derivation import nodes
 from attention_np.derivation.environment import LOSS, Definitions
@@ -38,8 +39,9 @@ def mentioned(text: str, names: Names) -> frozenset[str]:
     return frozenset(symbol.key for symbol in names.of_kind("tensor", "defined") if _words(symbol.key) <= there)
 
 
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\\[A-Za-z]+|[A-Za-z]", text)) - FONTS
+@lru_cache(4096)  # the names of a page are asked for each equation that fails
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\\[A-Za-z]+|[A-Za-z]", text)) - FONTS
 
 
 def unused(records: Sequence[Record], header: Header) -> Iterator[tuple[int, str]]:
