@@ -175,16 +175,16 @@ def forward(
 
     With threadpoolctl (``pip install 'attention-np[fast]'``), every BLAS of the process is held to one thread until the
     call returns, since the tasks are what runs in parallel; so products elsewhere in the process run on one thread
-    meanwhile. When the last of several calls returns, or fails, the number of threads is what it was. Results
-    have the same bits then, whatever the workers and the executor. Inside a ``threadpool_limits`` of yours, that limit
-    stays as it is.
+    meanwhile. When the last of several calls returns, or fails, the number of threads is what it was. Results have the
+    same bits then, whatever the workers and, but for small heads, the executor. Inside a ``threadpool_limits`` of
+    yours, that limit stays as it is.
 
-    The memory of blocks, a few MiB for each worker, is kept for the next call.
+    The memory of blocks, 16 MiB for each core at most, is kept for the next call.
 
     A few small heads, as 16 of 128 queries and keys in single precision, are done as a whole in the way of
-    :mod:`attention_np.dot_product`, in the thread that asks and with the threads of BLAS, which takes half the time or
-    less. That, too, depends on sizes and options alone: not with dropout, a `block_size` or an `executor`. Where no two
-    of n, m, d_k and d_v multiply to more than 4096, blocks are done in that thread, too.
+    :mod:`attention_np.dot_product`, in the thread that asks and with the threads of BLAS, which mostly takes half the
+    time or less. Sizes and options decide it: not with dropout, a `block_size` or an `executor`, which may give other
+    last bits there. Where no two of n, m, d_k and d_v multiply to more than 4096, blocks are done in that thread, too.
 
     References
     ----------

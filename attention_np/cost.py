@@ -337,6 +337,7 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
     and keys are about as many, and at less where either are few.
 
     Small heads, which are done as a whole, cost what :func:`dot_product` does, and backward their scores once more.
+    Where their queries or keys are a few, what does not grow with the pairs may be more than the peak given here.
 
     The operations are those of scores whose exponentials are in range. Where they may not be, the running maximum and
     the scale add four for each pair forward, and two backward.
@@ -353,7 +354,12 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
     """
     c = _Counts.of(sizes)
     workers = as_integer("workers", workers, least=1)
-    if block_size is None and not sizes.dropout and not c.converted and fit(c.n, c.m, c.heads, c.itemsize):
+    if (
+        block_size is None
+        and not sizes.dropout
+        and not c.converted
+        and fit(c.n, c.m, c.d_k + c.d_v, c.heads, c.itemsize)
+    ):
         return _whole(c, dot_product(sizes))
     rows, columns = as_block_size(block_size) or (BLOCK_OF_A_RULE if sizes.is_causal else BLOCK)
     rows = max(1, min(rows, c.n))

@@ -166,7 +166,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     part = mean(terms, cache.axis)  # (..., 1) (rms-norm.12)
     # (..., d) (rms-norm.13, rms-norm.26)
     d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)
-    return Gradients(x=d_x, gain=d_gain), () if gain is None else (d_normalised,)
+    return Gradients(x=d_x, gain=d_gain), (d_normalised,)
 
 
 @passes.jvp

@@ -760,6 +760,21 @@ def test_vectors_of_the_log_sum_exp_that_do_not_fit_are_refused() -> None:
         blockwise.backward(output, cache, d_logsumexp=np.zeros((4, 1)))
 
 
+def test_a_scale_of_each_query_that_is_one_for_all_has_a_tangent_in_every_part() -> None:
+    """Rows are taken a few at a time, and double backward takes them in strips."""
+    query, key, value = normal(0, 700, 2), normal(1, 600, 2), normal(2, 600, 3)
+    scale, d_scale = np.full((1, 1), 0.7), np.full((1, 1), 1.3)
+    output, cache = blockwise.forward(query, key, value, scale=scale)
+    expected, other = dot_product.forward(query, key, value, scale=scale)
+    assert_close(blockwise.jvp(cache, scale=d_scale), dot_product.jvp(other, scale=d_scale), 1e-14)
+    along = blockwise.Gradients(query, key, value, None, None, d_scale)
+    found, wanted = blockwise.double_backward(along, output, cache), dot_product.double_backward(along, expected, other)
+    assert_close(found[0], wanted[0], 1e-12)
+    for x, y in zip(found[1], wanted[1], strict=True):
+        if x is not None:
+            assert_close(x, y, 1e-12)
+
+
 def test_what_cannot_run_tasks_is_refused_by_every_pass() -> None:
     query, key, value = normal(0, 3, 2), normal(1, 4, 2), normal(2, 4, 5)
     output, cache = blockwise.forward(query, key, value)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import COMPLEX_STEP, assert_close, assert_same_bits, each, normal
 
-from attention_np import gradcheck, rms_norm
+from attention_np import gradcheck, layer_norm, rms_norm
 
 
 @each("epsilon", [0.0, 1e-6, 0.5])
@@ -44,6 +44,14 @@ def test_a_gain_that_takes_gradients_below_the_normal_numbers_costs_small_rows_n
     gradient = rms_norm.backward(d_output, rms_norm.forward(x, gain, epsilon=0.0)[1]).x
     of_usual = rms_norm.backward(2.0**450 * d_output, rms_norm.forward(2.0**400 * x, 2.0**600 * gain, epsilon=0.0)[1])
     assert_close(gradient, 2.0**-650 * of_usual.x, 1e-14)
+
+
+def test_gradients_below_the_normal_numbers_cost_small_rows_no_digit_without_a_gain() -> None:
+    x, d_output = 2.0**-500 * normal(0, 3, 5), np.round(2.0**10 * normal(1, 3, 5))  # so that no digit is lost before
+    for of_op in (rms_norm, layer_norm):
+        gradient = of_op.backward(2.0**-1070 * d_output, of_op.forward(x, epsilon=0.0)[1]).x
+        of_usual = of_op.backward(d_output, of_op.forward(2.0**500 * x, epsilon=0.0)[1])
+        assert_close(gradient, 2.0**-570 * of_usual.x, 1e-14)
 
 
 def test_rows_have_the_mean_square_one_and_their_size_is_forgotten() -> None:

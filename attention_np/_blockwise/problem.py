@@ -130,7 +130,7 @@ class Problem:
                 yield index, rows
 
     def _reach(self, index: tuple[int, ...], rows: slice) -> Iterator[Place]:
-        columns = slice(0, self.m) if self.mask is None else self._reached(self._rule_at(index), rows)
+        columns = slice(0, self.m) if self.mask is None else self._reached(self.rule_at(index), rows)
         if columns.start < columns.stop:
             yield Place(index, rows, columns)
 
@@ -158,7 +158,7 @@ class Problem:
     def _columns(self) -> dict[tuple[int, int, int], slice]:
         return {}
 
-    def _rule_at(self, index: tuple[int, ...], rows: slice | None = None, columns: slice | None = None) -> Rule:
+    def rule_at(self, index: tuple[int, ...], rows: slice | None = None, columns: slice | None = None) -> Rule:
         """The rule at a place in the leading axes of the output, and there for some queries and keys alone."""
         assert self.mask is not None
         own = own_place(index, self.mask.leading)
@@ -227,8 +227,11 @@ class Problem:
 
     def tangent(self, place: Place, tangents: Any) -> Tangent:
         """The tangents at a place, of a NamedTuple of those of the inputs, None where one is zero."""
-        parts = zip(tangents._fields, tangents, strict=True)
-        return Tangent(*(None if x is None else self.part(name, x, place) for name, x in parts))
+        named = zip(tangents._fields, tangents, strict=True)
+        parts = {name: None if x is None else self.part(name, x, place) for name, x in named}
+        if parts["scale"] is not None:  # of each query, even where one is for all
+            parts["scale"] = np.broadcast_to(parts["scale"], (place.rows.stop - place.rows.start, 1))
+        return Tangent(**parts)
 
     def cotangent(self, place: Place, whole: Cotangent, without: Array | None = None) -> Cotangent:
         """The part of `whole` at a place; `without` some of the rows, (..., n): their gradients are zero."""
@@ -249,7 +252,7 @@ class Problem:
         """The tile at a place."""
         at, rows, columns = place
         of_scores = self._of_scores(at)
-        rule = None if self.mask is None else self._rule_at(at, rows, columns)
+        rule = None if self.mask is None else self.rule_at(at, rows, columns)
         dropout = None
         if self.dropout_key is not None:
             head = np.ravel_multi_index(of_scores, self.scores_leading) if of_scores else 0
@@ -285,13 +288,10 @@ def grouped(places: list[Place]) -> Iterator[list[Place]]:
         yield group
 
 
-def pairs(n: int, m: int) -> int:
-    """How much there is to do for so many queries and keys."""
-    return n * m + PAIRS_TO_A_POSITION * (n + m)
-
-
 def _pairs(place: Place) -> int:
-    return pairs(place.rows.stop - place.rows.start, place.columns.stop - place.columns.start)
+    """How much there is to do at a place."""
+    rows, columns = place.rows.stop - place.rows.start, place.columns.stop - place.columns.start
+    return int(rows * columns + PAIRS_TO_A_POSITION * (rows + columns))
 
 
 def _evenly(columns: slice, side: int) -> Iterator[slice]:

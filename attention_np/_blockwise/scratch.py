@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from attention_np._lib.arrays import Array
+from attention_np._lib.workers import usable_cores
 
 
 class _Arrays:
@@ -19,6 +20,11 @@ class _Arrays:
     def __init__(self) -> None:
         self.buffers: dict[str, Array] = {}
         self.views: dict[tuple[str, tuple[int, ...], np.dtype[Any]], Array] = {}
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(buffer.nbytes for buffer in self.buffers.values())
 
     def get(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         view = self.views.get((name, shape, dtype))
@@ -44,7 +50,8 @@ class _Of(threading.local):
 
 
 _of = _Of()
-_spare: list[_Arrays] = []  # a few MiB for each thread that ever worked at the same time as others
+KEPT = 2**24  # bytes that blocks of the usual size never need more than, for the next call: of a set of arrays
+_spare: list[_Arrays] = []
 
 
 @contextmanager
@@ -58,7 +65,9 @@ def own() -> Iterator[None]:
     try:
         yield
     finally:
-        _spare.append(_of.taken.pop())
+        used = _of.taken.pop()
+        if used.size <= KEPT and len(_spare) < usable_cores():
+            _spare.append(used)
 
 
 def array(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

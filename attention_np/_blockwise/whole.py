@@ -13,16 +13,17 @@ import numpy as np
 
 from attention_np import biases, dot_product
 from attention_np._blockwise.kernels import Attended
-from attention_np._blockwise.problem import MOST_PAIRS, Problem, pairs
+from attention_np._blockwise.problem import Problem
 from attention_np._blockwise.tiles import checked
 from attention_np._lib.arrays import Array, is_row_scale
 from attention_np._lib.products import product
 from attention_np.masks import visible_pairs
-from attention_np.rules import reach
+from attention_np.rules import own_place, reach
 
-# Bytes of the scores of a head, of which half a dozen arrays are in a cache of 1 or 2 MiB one after the other; and of
-# all heads: larger arrays go back to the system between calls, and making them again takes longer than blocks.
-A_HEAD, TOGETHER = 2**18, 2**20
+# Bytes of the scores of a head, of which a pass has half a dozen arrays in the cache of a core one after the other; of
+# those of all heads; and of what they are made of. Larger arrays go back to the system when they are freed, and to make
+# their pages anew in every call takes longer than blocks.
+A_HEAD, SCORES, OPERANDS = 2**17, 2**20, 2**21
 
 
 def are_small(problem: Problem) -> bool:
@@ -31,13 +32,14 @@ def are_small(problem: Problem) -> bool:
     arrays = (query, key, value, *biases.terms_of(bias), *(x for x in (sink, scale) if x is not None))
     is_usual = problem.block_size is None and not problem.dropout_p and problem.dtype.char in "fd"
     is_usual = is_usual and all(x.dtype == problem.dtype for x in arrays)
-    return is_usual and fit(problem.n, problem.m, prod(problem.leading), problem.dtype.itemsize)
+    features = query.shape[-1] + value.shape[-1]
+    return is_usual and fit(problem.n, problem.m, features, prod(problem.leading), problem.dtype.itemsize)
 
 
-def fit(n: int, m: int, heads: int, itemsize: int) -> bool:
-    """Whether so many heads of so many queries and keys are small enough."""
-    size = n * m * itemsize
-    return size <= A_HEAD and heads * size <= TOGETHER and heads * pairs(n, m) <= MOST_PAIRS
+def fit(n: int, m: int, features: int, heads: int, itemsize: int) -> bool:
+    """Whether so many heads, of so many queries, keys and features of a key and a value, are small enough."""
+    scores, operands = n * m * itemsize, (n + m) * features * itemsize
+    return 0 < scores <= A_HEAD and 0 < heads * scores <= SCORES and heads * operands <= OPERANDS
 
 
 def attend(problem: Problem) -> Attended | None:
@@ -81,11 +83,14 @@ def _visible(problem: Problem) -> Array | None:
     """What the rule says of all pairs."""
     if problem.mask is None:
         return None
+    rows, columns = slice(0, problem.n), slice(0, problem.m)
     visible = np.zeros((*problem.mask.leading, problem.n, problem.m), np.bool_)
-    rows = slice(0, problem.n)
-    for place in np.ndindex(problem.mask.leading):
-        rule = problem.mask.at(place).within(rows, slice(0, problem.m))
-        some = reach(rule, rows, slice(0, problem.m))
+    places: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for index in np.ndindex(problem.scores_leading):
+        places.setdefault(own_place(index, problem.mask.leading), index)
+    for own, index in places.items():
+        rule = problem.rule_at(index, rows, columns)
+        some = reach(rule, rows, columns)
         if some.start < some.stop:
-            visible[place][:, some] = checked(rule, rows, some)
+            visible[own][:, some] = checked(rule, rows, some)
     return visible

@@ -33,11 +33,12 @@ def as_workers(executor: Executor | None, workers: int | None) -> int:
         return as_integer("workers", workers, least=1)
     if executor is None and blas.controller() is None:
         return 1  # threads of ours that call a BLAS with threads of its own stand in each other's way
-    return _usable_cores()
+    return usable_cores()
 
 
 @lru_cache
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """Those of the machine, or what a container or a quota leaves of them."""
     return machine.cores().usable
 
 

@@ -47,9 +47,26 @@ def test_memory_that_is_kept_is_no_more_than_was_asked_for() -> None:
         assert len(kept.views) <= 64
 
 
+def test_memory_that_is_kept_for_the_next_call_is_bounded(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(scratch, "KEPT", 100)
+    monkeypatch.setattr(scratch, "usable_cores", lambda: 2)
+    scratch._spare.clear()
+
+    def use(size: int, others: int) -> None:
+        with scratch.own():
+            scratch.array("scores", (size,), np.dtype(np.uint8))
+            if others:
+                use(size, others - 1)
+
+    use(101, 0)
+    assert not scratch._spare
+    use(100, 4)
+    assert [arrays.size for arrays in scratch._spare] == [100, 100]
+
+
 def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: Patch) -> None:
     query, key, value, d_output = (normal(seed, 2, 9, 4) for seed in range(4))
-    expected, cache = blockwise.forward(query, key, value)
+    expected, cache = blockwise.forward(query, key, value, block_size=4)
     gradients = blockwise.backward(d_output, cache)
     exponential, inside = kernels._exponential(np.dtype(float)), []
 
@@ -57,13 +74,13 @@ def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: P
         """As the handler of a signal might do it."""
         if not inside:
             inside.append(True)
-            _, other = blockwise.forward(-query, -key + 1, value)
+            _, other = blockwise.forward(-query, -key + 1, value, block_size=4)
             blockwise.backward(-d_output, other)
             inside.clear()
         return exponential.function(x, out=out)
 
     monkeypatch.setattr(kernels, "_exponential", lambda _: exponential._replace(function=interrupted))
-    output, cache = blockwise.forward(query, key, value)
+    output, cache = blockwise.forward(query, key, value, block_size=4)
     np.testing.assert_array_equal(output, expected)
     for found, wanted in zip(blockwise.backward(d_output, cache)[:3], gradients[:3], strict=True):
         np.testing.assert_array_equal(found, wanted)

@@ -259,7 +259,7 @@ def test_without_threadpoolctl_one_worker_is_the_default(monkeypatch: Patch) -> 
     monkeypatch.setattr(blas, "controller", lambda: None)
     assert workers.as_workers(None, None) == 1
     assert workers.as_workers(None, 3) == 3
-    monkeypatch.setattr(workers, "_usable_cores", lambda: 5)
+    monkeypatch.setattr(workers, "usable_cores", lambda: 5)
     assert workers.as_workers(None, None) == 1
     monkeypatch.setattr(blas, "controller", FakeController)
     assert workers.as_workers(None, None) == 5
