@@ -50,7 +50,7 @@ class _Of(threading.local):
 
 
 _of = _Of()
-KEPT = 2**24  # bytes that blocks of the usual size never need more than, for the next call: of a set of arrays
+KEPT = 2**24  # bytes of the arrays of one thread, if they are to wait for the next call: twice what usual blocks take
 _spare: list[_Arrays] = []
 
 

@@ -27,7 +27,7 @@ A_HEAD, SCORES, OPERANDS = 2**17, 2**20, 2**21
 
 
 def are_small(problem: Problem) -> bool:
-    """Whether heads are small, no more together than a task is, and of arrays that are computed with as they are."""
+    """Whether heads are small and few, and of arrays that are computed with as they are."""
     query, key, value, bias, sink, scale = problem.inputs
     arrays = (query, key, value, *biases.terms_of(bias), *(x for x in (sink, scale) if x is not None))
     is_usual = problem.block_size is None and not problem.dropout_p and problem.dtype.char in "fd"
